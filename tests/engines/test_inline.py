@@ -99,6 +99,13 @@ class Signal:
     async def leave(self) -> None:
         dray.exit_actor()
 
+    async def leave_in_the_background(self) -> None:
+        async def leave() -> None:
+            sys.exit(3)
+
+        self.leaving = asyncio.create_task(leave())
+        await self.event.wait()
+
     async def count(self, n: int) -> AsyncIterator[int]:
         for i in range(n):
             await asyncio.sleep(0)
@@ -205,6 +212,32 @@ def test_retries() -> None:
         dray.get(others.remote(Counter.remote()))
 
 
+def test_a_task_may_raise_stop_iteration() -> None:
+    @dray.remote(max_retries=1, retry_exceptions=[StopIteration])
+    def stops_first(tries: Any) -> int:
+        if dray.get(tries.add.remote()) == 1:
+            raise StopIteration("the first time")
+        return 2
+
+    assert dray.get(stops_first.remote(Counter.remote())) == 2
+    with pytest.raises(TaskError, match="StopIteration: the first time") as caught:
+        dray.get(stops_first.options(max_retries=0).remote(Counter.remote()))
+    assert isinstance(caught.value.cause, StopIteration)
+
+
+def test_options_take_no_globals_anew() -> None:
+    shade = "light"
+
+    @dray.remote
+    def look() -> str:
+        return shade
+
+    assert dray.get(look.remote()) == "light"
+    shade = "dark"
+    assert dray.get([look.remote(), look.options(name="later").remote()]) == ["light", "light"]
+    assert dray.get(dray.remote(look._function).remote()) == "dark"
+
+
 def test_exit_is_a_death() -> None:
     @dray.remote
     def leave() -> None:
@@ -296,7 +329,9 @@ def test_a_generator_that_fails() -> None:
     items = some.remote()
     with pytest.raises(KeyError):
         dray.get(items.completed())
-    assert dray.get(next(items)) == 1
+    assert len(list(items)) == 2
+    with pytest.raises(KeyError):
+        dray.get(items.completed())
 
 
 def test_a_generator_that_exits_is_tried_again(tmp_path: Path) -> None:
@@ -404,7 +439,7 @@ def test_an_async_actor_runs_calls_side_by_side() -> None:
 
 def test_what_an_async_actor_works_on_is_cancelled_or_dies() -> None:
     signal = Signal.options(max_pending_calls=2).remote()
-    refs = [signal.wait.remote()]
+    refs = signal.wait.options(num_returns=2).remote()[:1]
     dray.get(signal.answer.remote())  # so the other one has begun
     refs.append(signal.wait.remote())
     with pytest.raises(PendingCallsLimitExceeded, match="max_pending_calls is 2"):
@@ -424,6 +459,17 @@ def test_an_async_actor_exits() -> None:
     signal = Signal.remote()
     with pytest.raises(ActorDiedError, match="exit_actor"):
         dray.get(signal.leave.remote())
+
+
+def test_an_async_actor_ends_as_a_task_exits_that_a_call_has_left() -> None:
+    signal = Signal.options(max_restarts=1).remote()
+    with pytest.raises(TaskCancelledError):
+        dray.get(signal.leave_in_the_background.remote())
+    dray.get(signal.answer.remote())
+    with pytest.raises(ActorDiedError, match="exited with status 3"):
+        dray.get(signal.leave_in_the_background.remote())
+    with pytest.raises(ActorDiedError, match="exited with status 3"):
+        dray.get(signal.answer.remote())
 
 
 def test_async_generators() -> None:

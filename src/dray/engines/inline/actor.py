@@ -150,7 +150,7 @@ class InlineObject(Pickled, Host, ActorBackend):
     def _make(self) -> None:
         """Make the object; if that fails, the actor is gone and its calls say why."""
         options, cls = self.options, self._cls
-        self.renew(Loop(f"dray-actor-{self.class_name}") if options.is_async else None)
+        self.renew(self._new_loop() if options.is_async else None)
         self._gates: dict[str | None, Gate] = {}
         if options.is_async:
             self._gates[None] = asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)
@@ -171,6 +171,17 @@ class InlineObject(Pickled, Host, ActorBackend):
         if error is not None and self.gone is None and self._object is None:
             cause = error.__cause__ or error
             self.end(f"its __init__ raised {type(cause).__name__}: {cause}", cause)
+
+    def _new_loop(self) -> Loop:
+        """Return a loop that does not keep the actor, and ends it as a background task exits."""
+        leave = weakref.WeakMethod(self.leave)
+
+        def on_exit(error: SystemExit) -> None:
+            found = leave()
+            if found is not None:
+                found(error)
+
+        return Loop(f"dray-actor-{self.class_name}", on_exit)
 
     def _work(self, name: str, title: str) -> Work:
         return Work(
@@ -214,8 +225,9 @@ class InlineObject(Pickled, Host, ActorBackend):
                 gate=self._gates.get(group) or contextlib.nullcontext(),
             )
             returned = submit(work, args, kwargs)
-            if isinstance(returned, InlineRef):
-                self._pending.append(returned.outcome)
+            first = returned[0] if isinstance(returned, list) else returned
+            if isinstance(first, InlineRef):
+                self._pending.append(first.outcome)
             return returned
 
         return call

@@ -45,6 +45,13 @@ Gate = contextlib.AbstractAsyncContextManager[object]  # limits calls in an even
 Results = list[Stored | BaseException]  # an error is that of all results that follow
 
 
+class _Stopped(Exception):
+    """Stands for a StopIteration, which no coroutine can raise."""
+
+    def __init__(self, stop: StopIteration) -> None:
+        self.stop = stop
+
+
 class Host:
     """The host of calls: this process for a task; an actor is another one.
 
@@ -134,7 +141,10 @@ class Work:
         """Call the function."""
         function = self.find()
         self.begun = True
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except StopIteration as error:
+            raise _Stopped(error) from error
 
     async def carry_out(
         self,
@@ -163,11 +173,12 @@ class Work:
                     if not self.retries or self.host.loop is not None or self.host.gone:
                         return death
                 except Exception as error:  # noqa: BLE001 (it belongs to who gets)
+                    raised = error.stop if isinstance(error, _Stopped) else error
                     again = self.retry_on
                     if isinstance(again, tuple):
-                        again = isinstance(error, again)
+                        again = isinstance(raised, again)
                     if not (self.retries and again):
-                        return self._failure(error)
+                        return self._failure(raised)
                 self.retries -= 1
 
     def _failure(self, error: Exception) -> DrayError:
@@ -309,12 +320,13 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         self._made = 0
         self._items: deque[InlineRef] = deque()  # that nobody has read yet
         self._over = False  # whether there will be no more
+        self._error: BaseException | None = None  # the last item, if it is one
         self._turn = asyncio.Lock()
         self._asked: Future[None] = settled()  # the latest step
         self.of_actor = work.of_actor
 
     def _end(self, error: BaseException | None = None) -> None:
-        self._over = True
+        self._over, self._error = True, error
         self._iterator = None  # or it would keep the actor
         if error is not None:
             self._items.append(InlineRef(settled(error)))
@@ -349,8 +361,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         """Go on to the end; return its error, or nothing."""
         while not self._over:
             await self._step()
-        error = self._items[-1].outcome.exception() if self._items else None
-        return [error or store(None, "nothing")]
+        return [self._error or store(None, "nothing")]
 
     def upcoming(self) -> Future[None]:
         """Return what is done when the next reference or the end is there; may run on to it."""

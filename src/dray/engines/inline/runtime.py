@@ -86,13 +86,19 @@ class InlineRuntime(Runtime):
             runtime_env=runtime_env.as_dict(),
         )
         self._ledger = ledger
+        # Copies of functions, by what fixes their globals.
+        self._functions: weakref.WeakKeyDictionary[object, Any] = weakref.WeakKeyDictionary()
         self._actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
         self._detached: list[InlineObject] = []  # they need no handle to live on
         self._groups: list[InlineGroup] = []
         self._forgotten: deque[Reservation] = deque()
 
     def bind_function(self, function: Function, options: TaskOptions) -> Submit:
-        copied = store(function, f"remote function {options.name}").load()
+        origin = options.origin or function
+        copied = self._functions.get(origin)
+        if copied is None:
+            copied = store(function, f"remote function {options.name}").load()
+            self._functions[origin] = copied
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             group = self._place(options, options.resources)

@@ -8,7 +8,7 @@ import copy
 import threading
 import uuid
 import weakref
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
@@ -141,20 +141,40 @@ class InlineRef(Pickled, ObjectRef):
 
 
 class Loop:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own.
 
-    def __init__(self, name: str) -> None:
-        started: Future[asyncio.AbstractEventLoop] = Future()
+    Args:
+        name: Name of the thread.
+        on_exit: Called there with the exit of a task that a call has left behind.
+    """
+
+    def __init__(self, name: str, on_exit: Callable[[SystemExit], object]) -> None:
+        self._on_exit = on_exit
         self._over = asyncio.Event()
-
-        async def serve() -> None:
-            started.set_result(asyncio.get_running_loop())
-            await self._over.wait()
-            await asyncio.sleep(0)  # lets calls begin that came at the last moment
-
-        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name=name, daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-        self._loop = started.result()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        serving = self._loop.create_task(self._serve())
+        while not serving.done():
+            try:
+                self._loop.run_until_complete(serving)
+            except SystemExit as error:
+                self._on_exit(error)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        """Let calls run until it is over, then end them as `asyncio.run` does."""
+        await self._over.wait()
+        await asyncio.sleep(0)  # lets calls begin that came at the last moment
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await self._loop.shutdown_default_executor()
 
     def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
         """Begin to run a call."""
