@@ -266,9 +266,7 @@ class Tasks(TaskOperations):
                     self.hub.free_room(client, payload)
             else:
                 for result, (payload, nested) in zip(task.results, values, strict=True):
-                    if type(payload) is tuple:
-                        self.hub.arrived(client, payload)
-                    self.hub.store.seal(result, payload, nested)
+                    self.hub.store.seal(result, self.hub.arrived(client, payload), nested)
                 self.table.close(task)
         self.left(number, worker)
 
