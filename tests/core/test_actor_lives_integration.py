@@ -92,7 +92,7 @@ def test_an_actor_is_found_by_its_name_until_it_ends() -> None:
     assert dray.get(elsewhere.remote()) == 3
     with pytest.raises(ConfigError, match="known"):
         Mortal.options(name="known").remote()
-    del mortal, found
+    del mortal  # with it the actor goes, whoever has found it
 
     def free() -> bool:
         try:
@@ -102,6 +102,8 @@ def test_an_actor_is_found_by_its_name_until_it_ends() -> None:
         return False
 
     until(free)
+    with pytest.raises(ActorDiedError):
+        dray.get(found.call.remote())
     successor = Mortal.options(name="known").remote()
     assert dray.get(successor.call.remote()) == 1
 

@@ -517,8 +517,11 @@ def test_an_actor_made_in_a_task_lives_on_by_its_handle() -> None:
 def test_an_actor_knows_itself() -> None:
     @dray.remote
     class Selfish:
+        def __init__(self) -> None:
+            self.kept = dray.get_runtime_context().current_actor
+
         async def me(self) -> Any:
-            return dray.get_runtime_context().current_actor
+            return os.getpid(), dray.get_runtime_context().current_actor
 
         async def other(self) -> str:
             return "other"
@@ -527,8 +530,13 @@ def test_an_actor_knows_itself() -> None:
             return await dray.get_runtime_context().current_actor.other.remote()
 
     selfish = Selfish.remote()
-    assert dray.get(selfish.me.remote()) == selfish
+    pid, me = dray.get(selfish.me.remote())
+    assert me == selfish
     assert dray.get(selfish.ask_myself.remote()) == "other"
+    del selfish  # the handles that it has made do not let it live on
+    assert survivors([pid], within_s=PATIENCE_S) == []
+    with pytest.raises(ActorDiedError):
+        dray.get(me.other.remote())
 
 
 def test_an_actor_waits_for_the_arguments_of_its_init(gate: Gate) -> None:

@@ -307,7 +307,7 @@ def _no_arguments(self: object) -> None:
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Return the actor of that name.
+    """Return the actor of that name, which ends all the same when its makers' handles are gone.
 
     Args:
         name: Name given by `.options(name=...)`.

@@ -24,6 +24,7 @@ from dray.engines.process.objects.references import (
     ProcessGenerator,
     ProcessGroup,
     ProcessRef,
+    WeakActor,
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
@@ -258,25 +259,22 @@ class ProcessRuntime(Values):
             self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)
             found = self.demand("create", known.key, number, payload, deps, refs)
-            return actor if found is None else self._actor(found)
+            return actor if found is None else self._actor(*found)
 
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:
             return place(*self._pack_arguments(args, kwargs, options.class_name))
 
         return create
 
-    def _actor(self, found: tuple[int, str, Mapping[str, Any]]) -> ProcessActor:
-        self.keep(found[0])
-        number, class_name, methods = found
-        return ProcessActor(self, number, class_name, _with_types(serialization.types_of, methods))
+    def _actor(self, number: int, class_name: str, methods: Mapping[str, Any]) -> WeakActor:
+        return WeakActor(self, number, class_name, _with_types(serialization.types_of, methods))
 
     def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         self.order("kill", self._number_of(actor), no_restart)
 
-    @shielded
     def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         found = self.demand("named", name, namespace)
-        return None if found is None else self._actor(found)
+        return None if found is None else self._actor(*found)
 
     def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
         names: list[dict[str, str]] = self.demand("query", "names")
@@ -285,10 +283,10 @@ class ProcessRuntime(Values):
         own = self.execution_context().namespace
         return [entry for entry in names if entry["namespace"] == own]
 
-    @shielded
     def own_actor(self) -> ActorBackend | None:
-        number = self.here().get("actor")
-        return None if number is None else self._actor(self.demand("actor", number))
+        here = self.here()
+        number = here.get("actor")
+        return None if number is None else self._actor(number, here["name"], here["methods"])
 
     # Placement groups.
 

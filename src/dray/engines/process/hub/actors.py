@@ -168,7 +168,7 @@ class Actors(ActorOperations, CallListener):
             options["max_concurrency"],
             dict(options["concurrency_groups"]),
             options["is_async"],
-            {name: given.get("concurrency_group") for name, given in options["methods"].items()},
+            dict(options["methods"]),
             self._tasks.grant(actor.held, shape),
         )
         self._tasks.dispatch(task, worker, ("make", details))
@@ -471,15 +471,10 @@ class Actors(ActorOperations, CallListener):
 
     # Finding.
 
-    def _found(self, client: Client, actor: ActorRecord) -> FoundActor:
-        self._hub.give(client, actor.number)
-        options = actor.creation.kind.options
-        return actor.number, options["class_name"], dict(options["methods"])
-
     def on_named(self, client: Client, question: int, name: str, namespace: str | None) -> None:
         number = self.names.get((namespace or self._namespace, name))
-        found = None if number is None else self._found(client, self.all[number])
+        found: FoundActor | None = None
+        if number is not None:
+            options = self.all[number].creation.kind.options
+            found = number, options["class_name"], dict(options["methods"])
         self._hub.reply(client, question, found)
-
-    def on_actor(self, client: Client, question: int, number: int) -> None:
-        self._hub.reply(client, question, self._found(client, self.all[number]))

@@ -207,9 +207,6 @@ class ActorOperations(Protocol):
     def on_named(self, client: Client, question: int, name: str, namespace: str | None) -> None:
         """Answer with the actor of that name."""
 
-    def on_actor(self, client: Client, question: int, number: int) -> None:
-        """Answer with the actor of that number."""
-
 
 class GroupOperations(Protocol):
     """Placement groups: `placement_groups.py`."""
@@ -312,7 +309,6 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "exiting": actors.on_exiting,
         "kill": actors.on_kill,
         "named": actors.on_named,
-        "actor": actors.on_actor,
         "group": groups.on_group,
         "remove_group": groups.on_remove_group,
         "named_group": groups.on_named_group,

@@ -351,6 +351,22 @@ def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> 
     return ProcessActor(*_arrived(number), class_name, methods)
 
 
+class WeakActor(ProcessActor):
+    """An actor as it knows itself, or was found by name: as on Ray, this does not keep it."""
+
+    def __del__(self) -> None:
+        """Nobody has counted it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        number = _marked(self.runtime, self.number)
+        return (_arrived_weak_actor, (number, self.class_name, dict(self.methods)))
+
+
+def _arrived_weak_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> WeakActor:
+    runtime = _current_runtime()
+    return WeakActor(runtime, _unmarked(runtime, number), class_name, methods)
+
+
 class ProcessGroup(Group):
     """A placement group of a session; it lives until it is removed."""
 

@@ -45,8 +45,8 @@ class ActorCalls:
         leave: Ends the process, with a status.
         kind: Its class.
         around: Execution context that its code can ask for.
-        details: Name, whether it is made again, concurrency, groups, whether it is async, the group
-            of each method, and its accelerators.
+        details: Name, whether it is made again, concurrency, groups, whether it is async, the
+            options of each method, and its accelerators.
         running: Says what runs in a thread or coroutine.
     """
 
@@ -59,13 +59,13 @@ class ActorCalls:
         details: MakeDetails,
         running: ContextVar[Mapping[str, Any]],
     ) -> None:
-        _, _, concurrency, groups, is_async, group_of, _ = details
+        _, _, concurrency, groups, is_async, methods, _ = details
         self._results = results
         self._leave = leave
         self._kind = kind
         self._around = around
         self._running = running
-        self._group_of: Mapping[str, str | None] = group_of
+        self._methods = methods
         self._actor: Any = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled = results.runtime.cancelled
@@ -150,7 +150,7 @@ class ActorCalls:
         if asked and asked not in self._sizes:
             self._refuse(message, asked)
             return True
-        group = asked or self._group_of.get(method) or _DEFAULT
+        group = asked or self._methods.get(method, {}).get("concurrency_group") or _DEFAULT
         if self._loops:
             loop, semaphore = self._loops[group]
             loop.call_soon_threadsafe(self._begin_coroutine, message, semaphore)

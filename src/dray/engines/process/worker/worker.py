@@ -206,7 +206,7 @@ class TaskWorker:
         """Make the actor that lives in this process."""
         _, info = self._blobs[key]
         try:
-            name, was_restarted, *_, grant = details
+            name, was_restarted, *_, methods, grant = details
             devices, variables = grant or ({}, {})
             actor_host.set_variables(variables)
             kind, info = self.kind(key)
@@ -215,6 +215,7 @@ class TaskWorker:
                 "devices": devices,
                 "actor": number,
                 "actor_name": name,
+                "methods": methods,
                 "was_restarted": was_restarted,
             }
             running.set(around)
