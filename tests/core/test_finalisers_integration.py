@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -75,6 +78,26 @@ def leave_rings(at_end: Callable[[], object], count: int = 400) -> None:
             ref = same.remote(number) if number % 10 == 0 else dray.put([number])
             if number % 5 == 0:
                 dray.get(ref)
+
+
+def test_a_finaliser_reads_a_large_object_as_the_first_one_is_mapped() -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1)
+    ref = dray.put(np.ones(1 << 20, np.uint8))
+    read: list[Any] = []
+
+    def collect(frame: object, event: str, called: object) -> None:
+        if called is ctypes.addressof and not read:
+            Ring(lambda: read.append(dray.get(ref)))
+            gc.collect(0)
+
+    sys.setprofile(collect)
+    try:
+        value = dray.get(ref)
+    finally:
+        sys.setprofile(None)
+    assert value.all()
+    assert read[0].all()
 
 
 def test_finalisers_that_call_an_actor_in_the_midst_of_dray() -> None:

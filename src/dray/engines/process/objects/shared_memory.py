@@ -102,7 +102,7 @@ class Arena:
         self._warm = 0
         self._map: mmap.mmap | None = None  # of all of it, which views for reading share
         self._address = 0
-        self._mapping = threading.Lock()
+        self._mapping = threading.RLock()
         self._out: memoryview | None = None
         self._writes: dict[tuple[int, int], int] = {}
 
@@ -176,9 +176,12 @@ class Arena:
 
     def _share_map(self) -> None:
         with self._mapping:
-            if self._map is None:
-                whole = self._private(0, self.size)
-                self._address = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+            if self._map is not None:
+                return
+            whole = self._private(0, self.size)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+            if self._map is None:  # else a finaliser has made one meanwhile
+                self._address = address
                 self._map = whole  # last: from here on other threads use its address
 
     def _private(self, offset: int, length: int) -> mmap.mmap:
