@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import dray
 from dray.errors import ActorDiedError, ActorUnavailableError, WorkerDiedError
-from tests.support.gates import PATIENCE_S, count_up, counted
+from tests.support.gates import PATIENCE_S, Gate, count_up, counted
 
 NO_STATUS = "no status"
 
@@ -129,6 +130,56 @@ def test_what_an_async_actor_runs_beside_its_calls_may_mean_to_exit(process_engi
     with pytest.raises(ActorDiedError, match=r"sys\.exit\(0\)"):
         dray.get(waiting, timeout=PATIENCE_S)
     assert not alive(actor)
+
+
+@dray.remote
+class Leaving:
+    def leave(self) -> str:
+        thread = threading.Thread(target=dray.exit_actor)
+        thread.start()
+        thread.join()
+        return "left"
+
+    def hold(self, gate: Gate) -> str:
+        gate.pass_through()
+        return "held"
+
+
+@dray.remote
+class LeavingAsync:
+    async def leave(self) -> str:
+        async def leave() -> None:
+            dray.exit_actor()
+
+        self.beside = asyncio.create_task(leave())
+        return "left"
+
+    async def hold(self, gate: Gate) -> str:
+        await asyncio.to_thread(gate.pass_through)
+        return "held"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Leaving, {}), (Leaving, {"max_concurrency": 2}), (LeavingAsync, {})]
+)
+def test_exit_actor_beside_the_calls_ends_the_actor_after_those_that_run(
+    kind: Any, options: dict[str, Any], gate: Gate, process_engine: None
+) -> None:
+    actor = kind.options(max_restarts=-1, **options).remote()
+    running = None
+    if options or kind is LeavingAsync:
+        running = actor.hold.remote(gate)
+        gate.heard()
+    assert dray.get(actor.leave.remote()) == "left"
+    gate.open()
+    assert running is None or dray.get(running) == "held"
+
+    def call_on() -> None:
+        while True:
+            dray.get(actor.hold.remote(gate))
+
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        call_on()
 
 
 def test_a_call_that_exits_runs_again_if_it_may(tmp_path: Path, process_engine: None) -> None:

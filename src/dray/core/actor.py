@@ -345,7 +345,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def exit_actor() -> None:
-    """End the actor that calls this, after the call.
+    """End the actor that calls this, in a thread too, after the calls of it that run.
 
     Raises:
         ConfigError: The calling code runs in no actor.

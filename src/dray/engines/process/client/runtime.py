@@ -84,6 +84,7 @@ class ProcessRuntime(Values):
 
     def __init__(self, number: int, job_id: str, turns: LeaderFollowers) -> None:
         super().__init__(number, job_id, turns)
+        self.on_exit: Callable[[], None] = lambda: None  # called as this process's actor exits
         self._known: weakref.WeakValueDictionary[bytes, FunctionRef] = weakref.WeakValueDictionary()
         self._pickled: weakref.WeakKeyDictionary[object, _Told] = weakref.WeakKeyDictionary()
         references.set_runtime(self)
@@ -351,7 +352,8 @@ class ProcessRuntime(Values):
     def exit_actor(self) -> None:
         if self.here().get("actor") is None:
             raise ConfigError("exit_actor() works only inside an actor's method")
-        raise ActorExit
+        self.on_exit()
+        raise SystemExit(0)
 
 
 def _with_types(
@@ -375,10 +377,6 @@ class Awaited:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Awaited, (self.index,))
-
-
-class ActorExit(BaseException):
-    """Raised by `exit_actor`; not an Exception, so that users' handlers let it pass."""
 
 
 def _digest(*parts: Buffer) -> bytes:

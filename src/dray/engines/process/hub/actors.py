@@ -350,8 +350,10 @@ class Actors(ActorOperations, CallListener):
 
     def on_exiting(self, client: Client, number: int) -> None:
         actor = self.all.get(number)
-        if actor is not None:
+        if actor is not None and not actor.exiting:
             actor.exiting = True
+            if client.worker is not None:  # which may not notice, if the call was in a thread
+                self._tasks.retire(client.worker)
 
     def on_kill(self, client: Client, question: int, number: int, no_restart: bool) -> None:
         actor = self.all.get(number)

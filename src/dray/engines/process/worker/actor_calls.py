@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dray.engines.object_ref import ObjectRef
-from dray.engines.process.client.runtime import ActorExit
 from dray.engines.process.worker.results import Results, is_too_far, read_before_next
 from dray.engines.rpc.actor_host import (
     ExitForkedChildren,
@@ -68,6 +67,8 @@ class ActorCalls:
         self._methods = methods
         self._actor: Any = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._running_calls: set[int] = set()
+        self._exiting = False
         self._cancelled = results.runtime.cancelled
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = {}
@@ -179,6 +180,8 @@ class ActorCalls:
         self._running.set({**self._around, **here})
         unread = [payload, *deps]
         try:
+            if not self._begins(number):
+                return
             args, kwargs = results.arguments(unread)
             with ExitForkedChildren():
                 value = method_of(self._actor, method)(*args, **kwargs)
@@ -191,25 +194,43 @@ class ActorCalls:
         finally:
             if unread:
                 results.runtime.return_unread(unread)
+            self._left(number)
+
+    def _begins(self, number: int) -> bool:
+        """Begin a call; return False if the actor ends with those that have begun before."""
+        self._running_calls.add(number)  # first: `exit` looks for it
+        return not self._exiting
+
+    def _left(self, number: int) -> None:
+        self._running_calls.discard(number)
+        if self._exiting and not self._running_calls:
+            self._leave(0)
+
+    def exit(self) -> None:
+        """End the process on purpose, as soon as the calls that have begun are over."""
+        self._results.runtime.say("exiting", self._around["actor"])
+        self._exiting = True
+        if not self._running_calls:
+            self._leave(0)
 
     def _ended(
         self, number: int, name: str, retried: Retried | bytes, error: BaseException
     ) -> None:
         """Tell of a call that has raised; the actor may end with it."""
         results = self._results
-        if isinstance(error, (ActorExit, SystemExit)):
+        if isinstance(error, SystemExit):
             self._exit(error)
             return
         where = f"method {name} of actor {self._around['name']}"
         results.tell_error(number, error, where, retried)
 
-    def _exit(self, error: ActorExit | SystemExit) -> None:
+    def _exit(self, error: SystemExit) -> None:
         """End the process as an exception says."""
-        if isinstance(error, ActorExit) or is_intended(error):
+        if not is_intended(error):
+            self._leave(exit_status(error))
+        elif not self._exiting:
             self._results.runtime.say("exiting", self._around["actor"])
             self._leave(0)
-        else:
-            self._leave(exit_status(error))
 
     # In the event loop.
 
@@ -250,6 +271,8 @@ class ActorCalls:
         unread = [payload, *deps]
         try:
             async with semaphore:
+                if not self._begins(number):
+                    return
                 here = {"task_id": number, "task_name": name, "function": method}
                 self._running.set({**self._around, **here})
                 with ExitForkedChildren():
@@ -281,6 +304,7 @@ class ActorCalls:
         finally:
             if unread:
                 results.runtime.return_unread(unread)
+            self._left(number)
 
     async def _keep_pace(self, number: int, index: int, most_unread: int) -> None:
         """Wait as `Results.keep_pace` does, and hold up no thread."""

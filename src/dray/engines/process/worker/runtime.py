@@ -57,6 +57,8 @@ class WorkerRuntime(ProcessRuntime):
         self._spin = AdaptiveSpin(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
+        # What there is where no task or call runs, as in an actor's threads.
+        self.around = begin
         # Tasks and calls that were cancelled, and have not ended.
         self.cancelled: set[int] = set()
         self._idle = False
@@ -79,7 +81,7 @@ class WorkerRuntime(ProcessRuntime):
         return self._disk
 
     def here(self) -> Mapping[str, Any]:
-        return running.get(self._begin)
+        return running.get(self.around)
 
     def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         bind = super().bind_function

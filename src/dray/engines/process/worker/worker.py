@@ -121,6 +121,8 @@ class TaskWorker:
                 self._kinds.pop(key, None)
         elif kind == "make":
             self._make(*message[1:])
+        elif kind == "stop" and self.calls is not None:
+            self.calls.exit()
         elif kind == "stop":
             self._over = True
 
@@ -219,7 +221,9 @@ class TaskWorker:
                 "was_restarted": was_restarted,
             }
             running.set(around)
+            self.runtime.around = around
             self.calls = ActorCalls(self._results, self.leave, kind, around, details, running)
+            self.runtime.on_exit = self.calls.exit
             args, kwargs = self._results.arguments([payload, *deps])
             self.runtime.may_be_interrupted = self.calls.has_threads
             self.calls.make(args, kwargs)
