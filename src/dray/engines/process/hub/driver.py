@@ -23,6 +23,7 @@ from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
+from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
@@ -124,6 +125,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         )
         self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
         self._groups = groups = Groups(hub, tasks, self.actors, kill)
+        self._orphans = Orphans(hub, tasks, self.actors)
         self._operations = operations(
             Parts(
                 objects=hub,
@@ -469,11 +471,11 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self.pool.forget(worker)
         if worker.node not in self.tasks.ledger.alive():
             error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
-        if worker.actor is not None:
-            self.actors.on_worker_gone(worker, error)
-        else:
-            self.tasks.on_worker_gone(worker, error)
+        left = self._orphans.of(worker)
+        part = self.tasks if worker.actor is None else self.actors
+        part.on_worker_gone(worker, error)
         self.hub.forget_client(worker.client)
+        self._orphans.end(left)
         worker.close()
 
     def begin_close(self, why: str) -> None:

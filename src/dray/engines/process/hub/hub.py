@@ -11,6 +11,7 @@ one kind of thing, and is made after the parts that it uses:
     tasks.py             tasks, from their queue over a worker to the results
     actors.py            actors, and the order of their calls
     placement_groups.py  bundles that are set aside
+    orphans.py           what a process that was lost leaves, and nobody else refers to
     waits.py             questions that wait for any of these
     leases.py            resources for engines inside workers
     status.py            all of it, for people

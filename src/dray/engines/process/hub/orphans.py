@@ -1,0 +1,68 @@
+"""Orphans: what a process that was lost had submitted or made, and nobody else refers to.
+
+A process is lost if it ends amid a task, or as an actor that is in service: killed, crashed. Nobody
+will come for what it waited for, and if it runs again it submits the same once more. What a process
+leaves that ends in the ordinary way goes on, and so do calls of actors that others have handles of.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import ActorRecord, Task, WorkerProcess
+from dray.engines.process.hub.tasks import Tasks
+
+
+class Bequest(NamedTuple):
+    """The tasks that a lost process had submitted, and the actors of which it had handles."""
+
+    tasks: list[Task]
+    actors: list[ActorRecord]
+
+
+class Orphans:
+    """Ends what lost processes leave."""
+
+    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._actors = actors
+
+    def of(self, worker: WorkerProcess) -> Bequest:
+        """Return what a process that has ended leaves; nothing if it was not lost."""
+        table, actor = self._tasks.table, worker.actor
+        if actor is not None:
+            if not actor.killed and (actor.exiting or actor.worker is not worker):
+                return Bequest([], [])
+            submitted = [task for task in table.running.values() if task.client is worker.client]
+        elif worker.task is not None:
+            submitted = list(table.children.get(worker.task.number, {}).values())
+        else:
+            return Bequest([], [])
+        handles = self._actors.all.keys() & worker.client.holds
+        return Bequest(
+            [task for task in submitted if task.actor is None],
+            [self._actors.all[number] for number in handles],
+        )
+
+    def end(self, left: Bequest) -> None:
+        """End what nobody refers to, now that nothing of the process counts any more."""
+        for task in reversed(left.tasks):  # those first that have others as arguments
+            if not task.over and not self._is_held(task):
+                self._tasks.cancel(task, force=True, recursive=False)
+        for actor in left.actors:
+            if actor.state != "dead" and not self._hub.store.exists(actor.number):
+                calls = [*actor.running.values(), *actor.calls_unsent()]
+                if not any(self._is_held(call) or not _is_left(call) for call in calls):
+                    why = "ended with the process that had its last handle"
+                    self._actors.kill(actor, True, why)
+
+    def _is_held(self, task: Task) -> bool:
+        return any(map(self._hub.store.exists, task.results))
+
+
+def _is_left(call: Task) -> bool:
+    """Return whether the process that has made a call is gone."""
+    return call.client.worker is not None and call.client.worker.gone
