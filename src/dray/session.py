@@ -400,14 +400,15 @@ def cluster_resources() -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """Return the resources that nobody holds now, summed over the nodes.
+    """Return the resources that nobody holds now, summed over the nodes; as on Ray, no zeros.
 
     Example:
         >>> import dray
-        >>> dray.available_resources()["CPU"] <= dray.cluster_resources()["CPU"]
+        >>> dray.available_resources().get("CPU", 0) <= dray.cluster_resources()["CPU"]
         True
     """
-    return current_runtime().available_resources()
+    free = current_runtime().available_resources()
+    return {name: quantity for name, quantity in free.items() if quantity}
 
 
 def nodes() -> list[dict[str, Any]]:

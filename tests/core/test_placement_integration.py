@@ -467,8 +467,10 @@ def test_resources_are_gone_while_they_are_held(gate: Gate) -> None:
     ref = held.options(num_cpus=1, resources={"special": 1.5}).remote(gate)
     gate.heard()
     until(lambda: dray.available_resources().get("special") == 0.5)
+    rest = held.options(num_cpus=1, resources={"special": 0.5}).remote(gate)
+    until(lambda: "special" not in dray.available_resources())
     gate.open()
-    dray.get(ref)
+    dray.get([ref, rest])
     until(lambda: dray.available_resources().get("special") == 2)
 
 

@@ -136,7 +136,7 @@ def test_a_range_starts_with_what_fits(session: Any, storage: Path) -> None:
     assert fit(1, 8) == 3
     assert fit(1, 2) == 2
     dray.kill(holder)
-    until(lambda: dray.available_resources()["GPU"] == 6)
+    until(lambda: dray.available_resources().get("GPU") == 6)
     assert fit(2, 6) == 6
     with pytest.raises(InfeasibleError, match="7 GPU asked, 6 GPU exist"):
         fit(7, 9)

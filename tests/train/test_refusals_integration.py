@@ -380,7 +380,7 @@ def test_what_is_left_of_devices_is_no_whole_one(session: Any) -> None:
     assert halves.nodes == {"a": "0 GPU of 3 GPU free, a worker needs 0.5 GPU"}
     assert halves.advice == "not one worker fits now; 3 needs 2 more GPU."
     dray.kill(holders.pop())
-    until(lambda: dray.available_resources()["GPU"] > 1.7)
+    until(lambda: dray.available_resources().get("GPU", 0) > 1.7)
     two = plan(num_workers=2, use_gpu=True)
     assert two.advice == "num_workers=1 would fit now; 2 needs 1 more GPU."
     pair = plan(num_workers=1, use_gpu=True, resources_per_worker={"GPU": 2})
