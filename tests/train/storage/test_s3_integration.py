@@ -9,6 +9,7 @@ import pytest
 
 from dray.errors import ConfigError, ControllerError, StorageError, TrainingFailedError
 from dray.train import Checkpoint, DataParallelTrainer, Result, RunConfig
+from dray.train.storage.checkpoint_files import list_files
 from tests.support.remote_runs import fit, report
 from tests.support.s3_server import BUCKET, SECRET, Server
 
@@ -77,3 +78,21 @@ def test_what_workers_do_not_see_is_refused(process_engine: None) -> None:
     config = RunConfig(name="unseen", storage_path="memory://unseen")
     with pytest.raises(ConfigError, match="does not see what the driver has written to memory://"):
         DataParallelTrainer(print, run_config=config).fit()
+
+
+def test_names_of_objects_that_are_no_files(s3: Server, tmp_path: Path) -> None:
+    """Folders made by hand are passed over, and nothing is written beside the copy."""
+    filesystem = s3.filesystem()
+    for name in ("", "sub/", "made/", "made/more", "model"):
+        filesystem.pipe_file(f"{BUCKET}/byhand/{name}", b"x" * len(name))
+    checkpoint = Checkpoint(f"{BUCKET}/byhand", filesystem)
+    assert list_files(checkpoint.to_directory(tmp_path / "copy")) == ["made/more", "model"]
+    for name in ("../../outside", f"{tmp_path}/outside", "./model"):
+        filesystem.pipe_file(f"{BUCKET}/strange/{name}", b"a stranger's")
+        strange = Checkpoint(f"{BUCKET}/strange", filesystem)
+        with pytest.raises(StorageError, match=re.escape(f"an object {name!r}, which can be no")):
+            strange.to_directory(tmp_path / "in" / "strange")
+        with pytest.raises(StorageError, match="can be no file"), strange.as_directory():
+            pass
+        filesystem.rm_file(f"{BUCKET}/strange/{name}")
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]

@@ -73,6 +73,17 @@ def check_name(name: object, what: str) -> None:
         raise ConfigError(f"{what} must be the name of one directory, not {name!r}")
 
 
+def is_file_name(name: object) -> bool:
+    """Return whether something is the name of a file in a directory, or below it."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
 def check_directory(path: str) -> None:
     """Check that a checkpoint's directory is there.
 

@@ -249,7 +249,12 @@ class RemotePath:
         except FileNotFoundError:
             return {}
         start = len(self.path.strip("/")) + 1
-        return {path.strip("/")[start:]: int(k["size"] or 0) for path, k in found.items()}
+        names = {path: path.lstrip("/")[start:] for path in found}
+        return {
+            name: int(found[path]["size"] or 0)
+            for path, name in names.items()
+            if name and not name.endswith("/")  # else it marks a folder
+        }
 
     def is_dir(self) -> bool:
         """Return whether there are files below this path.

@@ -15,6 +15,7 @@ from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import stage, without_own
 from dray.train.storage.checksums import Fingerprint, named, new_digest
 from dray.train.storage.copies import Care
+from dray.train.storage.paths import is_file_name
 from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.remote.clients import AT_ONCE, IN_FLIGHT, PART, clients, takes_parts
 from dray.train.storage.remote.multipart import upload_in_parts
@@ -149,11 +150,17 @@ def sizes_of(place: RemotePath) -> dict[str, int]:
     """Return the size of each file of a checkpoint, in bytes.
 
     Raises:
-        StorageError: There are none, or they cannot be listed.
+        StorageError: There are none, or they cannot be listed, or are no files of a directory.
     """
     sizes = place.sizes()
     if not sizes:
         raise StorageError(f"the checkpoint {place} is not there, or has no files")
+    odd = next((name for name in sizes if not is_file_name(name)), None)
+    if odd is not None:
+        raise StorageError(
+            f"the checkpoint {place} holds an object {odd!r}, which can be no file in a directory; "
+            "somebody else may have put it there: delete it"
+        )
     return sizes
 
 
