@@ -13,7 +13,8 @@ from typing import Any
 
 from dray.compat.attributes import with_absent_members
 from dray.errors import ConfigError, StorageError, shown
-from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT, without_own
+from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT, list_files, stage
+from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
@@ -147,13 +148,11 @@ class Checkpoint:
             if isinstance(self._place, RemotePath):
                 fetch(self._place, target)
             else:
-                shutil.copytree(self.path, target, ignore=self._own_of, dirs_exist_ok=True)
+                names = list_files(self.path)
+                target.mkdir(parents=True, exist_ok=True)
+                stage(self.path, target, names, Care(flush=False, checksums=False))
             undo.pop_all()
         return str(target)
-
-    def _own_of(self, directory: str, names: list[str]) -> set[str]:
-        """Return the names in a directory that are no files of the checkpoint."""
-        return set(names).difference(without_own(names)) if directory == self._path else set()
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import list_files, stage
 from dray.train.storage.checksums import fingerprint, matches
-from dray.train.storage.copies import Care
+from dray.train.storage.copies import Care, copy_file
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
 
 
@@ -63,6 +63,26 @@ def test_copies_are_whole_and_the_originals_stay(source: Path, tmp_path: Path) -
         (source / "below" / "small").write_bytes(b"y")  # what is written later reaches no copy
         assert (target / "below" / "small").read_bytes() == b"x"
         (source / "below" / "small").write_bytes(b"x")
+
+
+def test_a_copy_gives_nobody_more_than_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"weights")
+    while_copied: list[int] = []
+
+    def seen(descriptor: int, mode: int) -> None:
+        while_copied.append(os.fstat(descriptor).st_mode & 0o7777)
+        os.chmod(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", seen)
+    for mode, copied in ((0o6755, 0o755), (0o640, 0o640)):
+        source.chmod(mode)
+        copy_file(source, target, Care())
+        assert target.stat().st_mode & 0o7777 == copied
+        target.unlink()
+    assert while_copied == [0o600, 0o600]
 
 
 def test_files_are_moved_unless_they_are_also_elsewhere(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import pickle
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -178,6 +179,12 @@ def test_checkpoint_directories(tmp_path: Path) -> None:
     assert os.fspath(checkpoint) == checkpoint.path
     copy = checkpoint.to_directory(tmp_path / "b")
     assert Path(copy, "x").read_text() == "1"
+    (tmp_path / "a").chmod(0o777)
+    (tmp_path / "a" / "x").chmod(0o4755)
+    private = Path(checkpoint.to_directory())
+    assert private.stat().st_mode & 0o7777 == 0o700
+    assert (private / "x").stat().st_mode & 0o7777 == 0o755
+    shutil.rmtree(private)
     assert checkpoint.get_metadata() == {}
     checkpoint.set_metadata({"a": 1})
     checkpoint.update_metadata({"b": 2})

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import functools
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,8 +50,14 @@ class Care:
 def copy_file(
     source: str | os.PathLike[str], target: str | os.PathLike[str], care: Care
 ) -> Fingerprint:
-    """Copy a file with its permissions; return the fingerprint of the copy."""
-    with open(source, "rb", buffering=0) as reader, open(target, "w+b", buffering=0) as writer:
+    """Copy a file with its permissions; return the fingerprint of the copy.
+
+    Others may open it only once it is whole, and nobody runs it with the rights of its owner.
+    """
+    with (
+        open(source, "rb", buffering=0) as reader,
+        open(target, "w+b", buffering=0, opener=_private) as writer,
+    ):
         origin, copy = reader.fileno(), writer.fileno()
         known = os.fstat(origin)
         if known.st_size and _clone(origin, copy):
@@ -60,8 +65,12 @@ def copy_file(
         else:
             digest = new_digest() if care.checksums else None
             found = _Copy(origin, copy, known.st_size, digest).run()
-        os.fchmod(copy, stat.S_IMODE(known.st_mode))
+        os.fchmod(copy, known.st_mode & 0o777)
     return found
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _clone(origin: int, copy: int) -> bool:
