@@ -231,11 +231,16 @@ def test_devices_that_are_only_declared_are_not_locked() -> None:
 def test_a_directory_that_cannot_be_used_is_told_at_the_start(
     host: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for bad in (tmp_path / "none" / "claims", tmp_path / "link"):
-        if bad.name == "link":
-            bad.symlink_to(tmp_path)
-        monkeypatch.setenv("DRAY_CLAIMS", str(bad))
-        with pytest.raises(ConfigError, match="Set DRAY_CLAIMS"):
+    (tmp_path / "link").symlink_to(tmp_path)
+    said = {"none/claims": "No such file", "link": "no directory"}
+    if os.getuid() == 0:
+        (tmp_path / "stranger's").mkdir()
+        (tmp_path / "stranger's").chmod(0o777)
+        os.chown(tmp_path / "stranger's", 65533, 65533)
+        said["stranger's"] = "it is user 65533's, who lets others remove the files"
+    for name, why in said.items():
+        monkeypatch.setenv("DRAY_CLAIMS", str(tmp_path / name))
+        with pytest.raises(ConfigError, match=f"{why}.* Set DRAY_CLAIMS"):
             dray.init()
 
 
@@ -254,7 +259,7 @@ def test_nothing_that_a_locked_file_says_ends_a_run(host: None) -> None:
     assert dray.get(ids.options(num_gpus=2).remote(), timeout=60) == ["0", "1"]
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "nobody's"])
+@pytest.mark.parametrize("kind", ["link", "hard link", "pipe", "directory", "nobody's"])
 def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: Path) -> None:
     dray.init(num_cpus=4)
     assert dray.get(ids.options(num_gpus=2).remote()) == ["0", "1"]
@@ -265,8 +270,12 @@ def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: P
         assert dray.get(ids.options(num_gpus=2).remote(), timeout=60) == ["0", "1"]
         return
     path.unlink()
+    precious = storage / "precious"
+    precious.parent.mkdir(exist_ok=True)
+    precious.write_text("data")
     placed: dict[str, Callable[[], object]] = {
         "link": lambda: path.symlink_to("/etc/hostname"),
+        "hard link": lambda: path.hardlink_to(precious),
         "pipe": lambda: os.mkfifo(path),
         "directory": path.mkdir,
     }
@@ -279,6 +288,7 @@ def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: P
     )
     assert f"GPU 0 by somebody, for {path}" in trainer.plan().why
     waiting = ids.options(num_gpus=2).remote()
+    assert precious.read_text() == "data"
     path.rmdir() if kind == "directory" else path.unlink()
     assert dray.get(waiting, timeout=60) == ["0", "1"]
 
@@ -342,7 +352,15 @@ def test_who_waits_is_told_for_whom(host: None, drivers: Any, storage: Path) -> 
     assert f"GPU 0 by pid {other.process.pid} of {user}" in trainer.plan().why
 
 
-def test_other_users_can_lock_the_files(host: None) -> None:
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_other_users_can_lock_the_files(host: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "chmod", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            dray.init(num_cpus=4)
     dray.init(num_cpus=4)
     dray.get(ids.remote())
     directory = Path(os.environ["DRAY_CLAIMS"])

@@ -6,7 +6,8 @@ who it is; or whoever is written there is gone. Where that cannot be watched, si
 namespace of its own as in a container, the driver tries again each second.
 
 Every user can write there, and so nothing that is found there is trusted: a device whose file is no
-file, cannot be opened or says nothing sensible counts as taken, until the directory changes.
+file or has a second name, cannot be opened or says nothing sensible counts as taken, until the
+directory changes.
 """
 
 from __future__ import annotations
@@ -207,17 +208,34 @@ class DeviceLocks:
 
 
 def _prepare(directory: str) -> None:
+    """Have a directory where every user can lock files, and remove nobody else's."""
     try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory)
-            os.chmod(directory, 0o1777)
-        if os.path.islink(directory) or not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError("it is a link, or cannot be written")
+        if not os.path.lexists(directory):
+            _make(directory)
+        found = os.lstat(directory)
+        owner = _name_of(found.st_uid)
+        if not stat.S_ISDIR(found.st_mode):
+            raise PermissionError(f"it is {owner}'s, and no directory")
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(f"it is {owner}'s, and cannot be written")
+        if found.st_uid != os.getuid() and not found.st_mode & stat.S_ISVTX:
+            raise PermissionError(f"it is {owner}'s, who lets others remove the files (chmod +t)")
     except OSError as error:
         raise ConfigError(
             f"devices cannot be locked in {directory}: {error}. Set DRAY_CLAIMS to a directory "
             "that every program which uses them can write, or to 0 to use them without locks"
         ) from error
+
+
+def _make(directory: str) -> None:
+    """Make it as a whole: who is killed in between leaves none that others cannot write."""
+    new = f"{directory}-{os.urandom(8).hex()}"
+    os.mkdir(new, 0o700)
+    os.chmod(new, 0o1777)
+    try:
+        os.rename(new, directory)
+    except OSError:  # another driver is as fast
+        os.rmdir(new)
 
 
 def _own_mark() -> bytes:
@@ -265,7 +283,7 @@ def _open(directory: str, name: str) -> int:
     """Open the file of a device; drivers of every user must be able to lock it.
 
     Returns:
-        Its descriptor; -1 if it is no file, or may not be opened.
+        Its descriptor; -1 if it is no plain file, or may not be opened.
     """
     # Most systems let nobody open another user's file there with O_CREAT, though it is writable:
     # `man 5 proc_sys_fs`, protected_regular.
@@ -280,10 +298,15 @@ def _open(directory: str, name: str) -> int:
                 os.fchmod(fd, 0o666)
                 return fd
             fd = os.open(path, flags)
-        if stat.S_ISREG(os.fstat(fd).st_mode):
+        if _is_plain(os.fstat(fd)):
             return fd
         os.close(fd)
     return -1
+
+
+def _is_plain(file: os.stat_result) -> bool:
+    """Return whether it is a file that is nowhere else, where its content would be missed."""
+    return stat.S_ISREG(file.st_mode) and file.st_nlink == 1
 
 
 def _read(fd: int) -> Holder:
@@ -331,8 +354,8 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
             continue
         try:
             file = os.fstat(fd)
-            if not stat.S_ISREG(file.st_mode):
-                found[name] = _unknown(os.path.join(directory, name), "it is no file")
+            if not _is_plain(file):
+                found[name] = _unknown(os.path.join(directory, name), "it is no plain file")
             elif (file.st_dev, file.st_ino) in locked:
                 found[name] = _read(fd)
             elif not os.access(os.path.join(directory, name), os.W_OK):
