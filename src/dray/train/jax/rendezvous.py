@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import secrets
 import selectors
 import socket
@@ -105,14 +106,16 @@ def _arrivals(
         while ready := selector.select(max(0.0, opened.deadline - time.monotonic())):
             for key, _ in ready:
                 if key.fileobj is opened.listener:
-                    new = sockets.enter_context(opened.listener.accept()[0])
+                    new = sockets.enter_context(_accept(opened.listener, selector))
                     selector.register(new, selectors.EVENT_READ, bytearray())
                     continue
                 peer, received = key.fileobj, key.data
                 assert isinstance(peer, socket.socket)
+                if peer.fileno() < 0:  # it has just made room
+                    continue
                 try:
                     chunk = peer.recv(size - len(received))
-                except ConnectionError:
+                except OSError:
                     chunk = b""
                 received += chunk
                 if chunk and len(received) < size:
@@ -120,6 +123,27 @@ def _arrivals(
                 selector.unregister(peer)
                 if secrets.compare_digest(received[:_TOKEN_BYTES], info.token):
                     yield int.from_bytes(received[_TOKEN_BYTES:], "big"), peer
+                else:
+                    peer.close()
+
+
+def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> socket.socket:
+    """Accept a connection; the oldest of those that have proved nothing may have to make room.
+
+    Raises:
+        OSError: This process has too many files open, and none of them is a stranger's.
+    """
+    while True:
+        try:
+            return listener.accept()[0]
+        except OSError as error:
+            others = (key.fileobj for key in selector.get_map().values())
+            oldest = next((one for one in others if one is not listener), None)
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or oldest is None:
+                raise
+            assert isinstance(oldest, socket.socket)
+            selector.unregister(oldest)
+            oldest.close()
 
 
 def _absence(info: RendezvousInfo, missing: list[int]) -> str:

@@ -9,12 +9,13 @@ afterwards is not encrypted: the cluster's network is trusted not to be altered.
 from __future__ import annotations
 
 import contextlib
+import errno
 import platform
 import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import NamedTuple
@@ -23,6 +24,9 @@ from dray.engines.rpc.io_thread import Reader
 from dray.version import VERSION
 
 _HANDSHAKE_S = 10
+# Callers that may be about to prove the key; the oldest one makes room for the next, for who has
+# the key proves it in milliseconds.
+_MOST_UNPROVED = 512
 # When to give up the other machine: in seconds, and for what was sent to it in milliseconds.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 # Of dray and Python; what is pickled by one minor version of Python may not load in another.
@@ -84,6 +88,8 @@ class WorkerListener:
         self._key = secrets.token_bytes(32)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self._unproved: list[Connection] = []
         self._address = self._listener.getsockname()[:2]
         reader.watch(self._listener, self._on_call)
 
@@ -93,26 +99,52 @@ class WorkerListener:
         return DriverAddress(host, port, self._key, number)
 
     def _on_call(self) -> None:
-        # It may have hung up already; or there is no room for a thread, and it finds nobody.
-        with contextlib.suppress(OSError, RuntimeError):
-            caller, _ = self._listener.accept()
-            # In a thread of its own: a caller that says nothing must not hold up the others.
-            threading.Thread(
-                target=self._shake_hands, args=(caller,), name="dray-handshake", daemon=True
-            ).start()
+        if len(self._unproved) < _MOST_UNPROVED:
+            try:
+                caller, _ = self._listener.accept()
+                caller.setblocking(True)
+                _tune(caller)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):  # it has hung up already
+                    return
+            else:
+                self._greet(Connection(caller.detach()))
+                return
+        if self._unproved:
+            with contextlib.suppress(OSError), _socket_of(self._unproved[0]) as oldest:
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._reader.rest(self._listener)
 
-    def _shake_hands(self, caller: socket.socket) -> None:
-        _tune(caller)
-        connection = Connection(caller.detach())
+    def _greet(self, connection: Connection) -> None:
+        """Have a caller prove the key, in a thread: one that says nothing holds up nobody else."""
+        self._unproved.append(connection)
+        greeting = threading.Thread(
+            target=self._shake_hands, args=(connection,), name="dray-handshake", daemon=True
+        )
         try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-            hello: Hello = connection.recv()
-            _set_patience(connection, 0)
-        except (AuthenticationError, EOFError, OSError):
+            greeting.start()
+        except RuntimeError:  # there is no room for it
+            self._unproved.remove(connection)
             connection.close()
-            return
-        self._reader.run(lambda: self._on_hello(hello, connection))
+
+    def _shake_hands(self, connection: Connection) -> None:
+        hello: Hello | None = None
+        try:
+            with contextlib.suppress(AuthenticationError, EOFError, OSError):
+                deliver_challenge(connection, self._key)
+                answer_challenge(connection, self._key)
+                hello = connection.recv()
+                _set_patience(connection, 0)
+        finally:
+            self._reader.run(lambda: self._on_end(connection, hello))
+
+    def _on_end(self, connection: Connection, hello: Hello | None) -> None:
+        self._unproved.remove(connection)
+        if hello is None:
+            connection.close()
+        else:
+            self._on_hello(hello, connection)
+        self._reader.end_rests()  # of the listener, if it had no room
 
     def close(self) -> None:
         """Stop to listen, once the reader has ended."""
@@ -161,5 +193,15 @@ def _tune(sock: socket.socket) -> None:
 
 def _set_patience(connection: Connection, seconds: int) -> None:
     """Set how long a read may take; 0 is without limit."""
-    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as sock:
+    with _socket_of(connection) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
+
+
+@contextlib.contextmanager
+def _socket_of(connection: Connection) -> Iterator[socket.socket]:
+    """Yield the socket that a connection goes through, which takes no descriptor."""
+    sock = socket.socket(fileno=connection.fileno())
+    try:
+        yield sock
+    finally:
+        sock.detach()
