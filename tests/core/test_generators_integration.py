@@ -313,6 +313,22 @@ def total(items: dray.DynamicObjectRefGenerator) -> int:
     return sum(dray.get(list(items)))
 
 
+def test_a_dynamic_number_of_results_ends_with_an_error(core_engine: str, tmp_path: Path) -> None:
+    @dray.remote(num_returns="dynamic", max_retries=1, retry_exceptions=[KeyError])
+    def some(tries: Path | None) -> Iterator[int]:
+        yield 1
+        if tries and count_up(tries) == 1:
+            raise KeyError("tried again")
+        yield 2
+        raise ValueError("the end")
+
+    # Ray itself loses items when it tries again.
+    *values, error = dray.get(some.remote(None if core_engine == "ray" else tmp_path / "tries"))
+    assert dray.get(values) == [1, 2]
+    with pytest.raises(ValueError, match="the end"):
+        dray.get(error)
+
+
 def test_a_dynamic_number_of_results(core_engine: str) -> None:
     outer = numbers.options(num_returns="dynamic").remote(3)
     inner = dray.get(outer)

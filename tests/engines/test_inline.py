@@ -315,6 +315,18 @@ def test_generators_go_on_when_they_are_asked() -> None:
     assert list(items) == []
 
 
+def test_a_dynamic_number_of_results_ends_with_an_error() -> None:
+    @dray.remote(num_returns="dynamic")
+    def some() -> Iterator[int]:
+        yield 1
+        raise KeyError("end")
+
+    first, error = dray.get(some.remote())
+    assert dray.get(first) == 1
+    with pytest.raises(KeyError, match="end"):
+        dray.get(error)
+
+
 def test_a_generator_that_fails() -> None:
     @dray.remote
     def some() -> Iterator[int]:

@@ -45,6 +45,8 @@ def _parts_of(value: Any, count: int, name: str) -> list[Any]:
 class DynamicObjectRefGenerator(ObjectRefGenerator):
     """References that are all there: the value of a task with `num_returns="dynamic"`.
 
+    If the task has raised, the last one stands for its error.
+
     Example:
         >>> import dray
         >>> @dray.remote(num_returns="dynamic")

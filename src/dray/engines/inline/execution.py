@@ -282,23 +282,31 @@ def begin(work: Work, call: Coroutine[object, None, Results], count: int = 1) ->
 async def perform(work: Work, arguments: Stored) -> Results:
     """Run a task or a call to its end; what it raised follows its results."""
     results: Results = []
+    items: list[ObjectRef] | None = None  # what was yielded, if the number of results is open
 
     async def call(args: Args, kwargs: Kwargs) -> None:
+        nonlocal items
         results.clear()
+        items = None
         async with work.gate:
             value = work.call(args, kwargs)
             awaited = inspect.isawaitable(value) and not isinstance(value, ObjectRef)
             if awaited and work.host.loop is not None:
                 value = await value
             if work.num_returns == "dynamic":
-                items = [store(item, f"what {work.title} yielded") for item in value]
-                value = DynamicObjectRefGenerator([InlineRef(settled(it)) for it in items])
+                yielded, items = iter(value), []
+                for item in yielded:
+                    items.append(InlineRef(settled(store(item, f"what {work.title} yielded"))))
+                value = DynamicObjectRefGenerator(items)
             for part in split(value, work.count, work.title):
                 results.append(store(part, f"what {work.title} returned"))
 
     error = await work.carry_out(call, lambda: arguments)
     if error is None:
         return results
+    if items is not None and isinstance(error, TaskError):
+        refs = DynamicObjectRefGenerator([*items, InlineRef(settled(error))])
+        return [store(refs, f"what {work.title} returned")]
     return [*results, error] if isinstance(error, TaskError) else [error]  # or it died
 
 

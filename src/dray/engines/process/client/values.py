@@ -203,9 +203,13 @@ class Values(Conversation, Runtime):
 
     @mark_shielded
     def _put(self, packed: Packed) -> ObjectRef:
-        payload, refs = self.stored(packed)
+        return self.put_payload(*self.stored(packed))
+
+    @mark_shielded
+    def put_payload(self, payload: Payload, nested: Sequence[int]) -> ObjectRef:
+        """Return a reference to what a payload stands for, be it an error."""
         number = next(self._ids)
-        self.post_new((number,), self.teller("put"), number, payload, refs)
+        self.post_new((number,), self.teller("put"), number, payload, nested)
         return self.new_ref(number)
 
     @shielded

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 
 
 class PartialResultsError(Exception):
-    """Raised from what ends a call amid its results; those before are results all the same."""
+    """Raised from what ends a call amid its results; those before are results all the same.
 
-    def __init__(self, values: list[Result]) -> None:
+    Args:
+        values: Those before.
+        items: References to those before where their number is open; one of the error follows.
+    """
+
+    def __init__(self, values: list[Result], items: list[ObjectRef] | None = None) -> None:
         super().__init__()
         self.values = values
+        self.items = items
 
 
 def is_too_far(index: int, most_unread: int) -> bool:
@@ -90,7 +97,13 @@ class Results:
                 self.keep_pace(number, index, most_unread)
             return [self._pack(None, name, number)]
         if returns == "dynamic":
-            items = [self.runtime.put(item) for item in value]
+            items: list[ObjectRef] = []
+            yielded = iter(value)
+            try:
+                for item in yielded:
+                    items.append(self.runtime.put(item))
+            except Exception as error:
+                raise PartialResultsError([], items) from error
             return [self._pack(DynamicObjectRefGenerator(items), name, number)]
         values: list[Result] = []
         try:
@@ -136,8 +149,9 @@ class Results:
         self.output.end()
         self.runtime.cancelled.discard(number)
         values: list[Result] = []
+        items: list[ObjectRef] | None = None
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
-            values = error.values
+            values, items = error.values, error.items
             error = error.__cause__
         with serialization.noting_references() as refs:
             dumped = wire.dump_error(error, actor_host.users_part(error))
@@ -150,6 +164,9 @@ class Results:
         listed = isinstance(error, retried) if isinstance(retried, tuple) else retried is True
         retriable = listed and isinstance(error, Exception)
         nested = [ref.number for ref in refs]
+        if items is not None:
+            items.append(self.runtime.put_payload(payload, nested))
+            values = [self._pack(DynamicObjectRefGenerator(items), where, number)]
         more = (nested, retriable, values) if word == "raised" else (nested,)
         self.runtime.say(word, number, payload, *more)
         self._kept.pop(number, None)
