@@ -8,7 +8,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 import dray
 import dray.train
+from dray.engines import console
 from dray.errors import WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
 from tests.support.gates import PATIENCE_S
@@ -59,12 +60,31 @@ def closed_file() -> Any:
     return file
 
 
+class UnreadPipe(io.TextIOWrapper):
+    """A pipe that is full, and that nobody reads."""
+
+    def __init__(self) -> None:
+        self.out, into = os.pipe()
+        os.set_blocking(into, False)
+        with contextlib.suppress(BlockingIOError):
+            while os.write(into, b"x" * 4096):
+                pass
+        os.set_blocking(into, True)
+        super().__init__(os.fdopen(into, "wb"))
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self.out)
+        super().close()
+
+
 STREAMS: dict[str, Callable[[], Any]] = {
     "missing": lambda: None,
     "closed pipe": closed_pipe,
     "closed file": closed_file,
     "closed terminal": closed_terminal,
     "full disk": lambda: open("/dev/full", "w"),  # noqa: SIM115
+    "unread pipe": UnreadPipe,
     "raises": Raising,
     "only writes": OnlyWrites,
     "no encoding": object,
@@ -180,3 +200,86 @@ def test_a_program_without_standard_streams(tmp_path: Path) -> None:
             check=True,
         )
         assert answer.read_text() == "None"
+
+
+@pytest.mark.parametrize("opened", [os.pipe, os.openpty])
+def test_who_reads_late_holds_nobody_up_and_misses_no_line(
+    opened: Callable[[], tuple[int, int]], tmp_path: Path
+) -> None:
+    """As `program | less`: the program goes on, and ends when all has been read."""
+    script = write(
+        tmp_path / "talks.py",
+        """
+        import dray
+
+        def say(text):
+            for number in range(2000):
+                print(text, number, "." * 80)
+
+        @dray.remote(max_retries=0)
+        def talk_and_die():
+            say("of a task")
+            sys.stdout.flush()
+            os._exit(3)
+
+        def train():
+            say("of a run")
+
+        print("first")
+        try:
+            dray.get(talk_and_die.remote(), timeout=60)
+        except dray.exceptions.WorkerCrashedError as error:
+            print(error, file=sys.stderr)
+        fit(train, workers=1)
+        dray.shutdown()
+        print("read now", file=sys.stderr)
+        """,
+    )
+    out, into = opened()
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        env=environment(tmp_path / "runs", DRAY_PROGRESS="1"),
+        stdout=into,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        os.close(into)
+        assert program.stderr is not None
+        assert "status 3" in program.stderr.readline()
+        assert program.stderr.readline() == "read now\n"
+        lines = read_all(out).splitlines()
+        assert program.wait(PATIENCE_S) == 0
+    assert lines[0] == "first"
+    for text in ("of a task", "of a run"):
+        numbers = [line.split()[-2] for line in lines if f"{text} " in line]
+        assert numbers == [str(number) for number in range(2000)]
+
+
+def test_what_waits_for_a_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "_MOST_HELD", 1000)
+    stream = UnreadPipe()
+    with standard_streams(stream):
+        for number in range(100):
+            console.show_lines("stdout", [f"line {number}"])
+        with os.fdopen(os.dup(stream.out)) as reader:
+            _, *lines, note = read_until("nobody", reader)
+    assert 0 < len(lines) < 20
+    assert lines == [f"line {number + 1}\n" for number in range(len(lines))]
+    assert note == f"... {99 - len(lines)} more lines came while nobody read stdout\n"
+
+
+def read_all(fd: int) -> str:
+    """Read to the end, which a terminal tells by an error, and close."""
+    data = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(fd, 65536):
+            data += piece
+    os.close(fd)
+    return data.decode()
+
+
+def read_until(text: str, file: Iterable[str]) -> Iterator[str]:
+    for line in file:
+        yield line
+        if text in line:
+            return

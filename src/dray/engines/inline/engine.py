@@ -26,7 +26,7 @@ from dray.engines.base import (
     Posted,
     Started,
 )
-from dray.engines.console import Outlet
+from dray.engines.console import OUTLETS
 from dray.engines.inline.execution import in_environment
 from dray.engines.inline.runtime import InlineRuntime
 from dray.engines.local import LocalEngine
@@ -155,7 +155,7 @@ class InlineEngine(LocalEngine):
         self._ledger.close()
         self._asked.close()
         self._runtime.close()
-        Outlet("stdout").flush()
+        OUTLETS["stdout"].flush()
 
 
 def _next(jobs: queue.SimpleQueue[_Job | None]) -> _Job | None:

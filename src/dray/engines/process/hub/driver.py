@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dray import host
-from dray.engines.console import Outlets
+from dray.engines.console import show_lines
 from dray.engines.launch import system_limits
 from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.object_ref import ObjectRef
@@ -59,8 +59,8 @@ _NO_TASK: Mapping[str, Any] = {}
 Fork = Callable[[WorkerProcess, Sequence[int]], None]
 
 
-def _not_shown(stream: str, line: str) -> None:
-    """Take a line that nobody wants to see."""
+def _not_shown(stream: str, lines: Sequence[str]) -> None:
+    """Take lines that nobody wants to see."""
 
 
 class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
@@ -143,7 +143,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
-        self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
+        self.tap = OutputTap(reader, show_lines if shows_output else _not_shown)
         self._submitted = 0  # since a thread looked for answers
         self._cores = host.cpu_count()
         self._spin = AdaptiveSpin(self._cores)

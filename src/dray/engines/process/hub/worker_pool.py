@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
 from dray.engines.rpc.io_thread import Reader
@@ -17,10 +17,10 @@ class OutputTap:
 
     Args:
         reader: Waits for output.
-        show: Takes a stream's name and a line.
+        show: Takes a stream's name and lines.
     """
 
-    def __init__(self, reader: Reader, show: Callable[[str, str], None]) -> None:
+    def __init__(self, reader: Reader, show: Callable[[str, Sequence[str]], None]) -> None:
         self._reader = reader
         self._show = show
         self._open: dict[OutputPipe, WorkerProcess] = {}
@@ -33,8 +33,12 @@ class OutputTap:
         output.watch()
 
     def _take(self, worker: WorkerProcess, stream: str, lines: TitledLines, data: bytes) -> None:
-        for title, line in lines.feed(data):
-            self._show(stream, f"({title or worker.title} pid={worker.pid}) {_last_state(line)}")
+        shown = [
+            f"({title or worker.title} pid={worker.pid}) {_last_state(line)}"
+            for title, line in lines.feed(data)
+        ]
+        if shown:
+            self._show(stream, shown)
 
     def drain(self, worker: WorkerProcess) -> None:
         """Show what a worker that is gone has left."""

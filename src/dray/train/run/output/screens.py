@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from dray.engines.console import Outlet, Outlets
+from dray.engines.console import OUTLETS, show_lines
 from dray.engines.terminal_lines import ended
 
 # Lines with the state of a run in a log file.
@@ -46,13 +46,11 @@ class PlainScreen(Screen):
     """A file or a pipe: lines, and a status at most once a minute."""
 
     def __init__(self) -> None:
-        self._outlets = Outlets()
         self._last = time.monotonic()
 
     def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
         """Show lines."""
-        text = "\n".join(map(ended, texts))
-        self._outlets.line(stream, text)
+        show_lines(stream, map(ended, texts))
 
     def status(self, describe: Describe, *, news: bool = False) -> None:
         """Show the status as lines, unless there was one less than a minute ago."""
@@ -153,7 +151,7 @@ class Terminal:
         self._screens: list[LiveScreen] = []
         self._hidden = 0
         self._drawn = False
-        self._console = Console(file=Outlet("stdout"), highlight=False)  # type: ignore[arg-type]
+        self._console = Console(file=OUTLETS["stdout"], highlight=False)  # type: ignore[arg-type]
         self._live = Live(
             console=self._console,
             get_renderable=self._draw,
@@ -225,4 +223,4 @@ def open_screen(enabled: bool) -> Screen:
         return Screen()
     if _in_notebook():
         return NotebookScreen()
-    return LiveScreen() if Outlet("stdout").isatty() else PlainScreen()
+    return LiveScreen() if OUTLETS["stdout"].isatty() else PlainScreen()
