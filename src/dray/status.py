@@ -76,6 +76,9 @@ class TaskStatus:
 
     task_id: str = ""
     name: str = ""
+    function: str = ""
+    type: str = ""
+    actor_id: str | None = None
     state: str = ""
     why: str = ""
     pid: int | None = None

@@ -100,7 +100,7 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
 
     holder = Holder.remote()
     call = holder.hold.remote()
-    refs = [held.options(name="held").remote() for _ in range(2)]
+    refs = [held.remote() for _ in range(2)]
     many = [square.options(num_cpus=8, name="many").remote(i) for i in range(150)]
     gate.heard(2)
     found = state.list_tasks(filters=[("name", "=", "Held")])
@@ -108,12 +108,13 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
     assert states == ["PENDING_NODE_ASSIGNMENT", "RUNNING"]
     assert state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
     assert state.summarize_tasks()["many"] == {"PENDING_NODE_ASSIGNMENT": 150}
+    assert {(task.func_or_class_name, task.type) for task in found} == {("held", "NORMAL_TASK")}
     last = state.list_tasks(filters=[("name", "=", "many")], limit=150)[149]
     assert state.get_task(last.task_id) == last
     assert state.summarize_objects()["objects"] >= 2
-    assert [task.state for task in state.list_tasks(filters=[("NAME", "=", "Holder.hold")])] == [
-        "RUNNING"
-    ]
+    [held_call] = state.list_tasks(filters=[("NAME", "=", "Holder.hold")])
+    assert (held_call.state, held_call.type) == ("RUNNING", "ACTOR_TASK")
+    assert held_call.actor_id == holder._actor_id
     assert state.list_actors(filters=[("class_name", "=", "Holder"), ("STATE", "=", "ALIVE")])
     gate.open()
     assert ray.get([*refs, *many, call])[-1] == "Holder.hold"

@@ -93,13 +93,15 @@ def task_options(
             f"{function.__qualname__} is an `async def`, which a task cannot be: call it by "
             "asyncio.run(...) in a function, or make it a method of an actor"
         )
+    function_name = str(getattr(function, "__qualname__", function))
     default: int | str = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
     # What a process has taken of an accelerator's memory is free only when the process is gone.
     max_calls = 1 if any(family_of(name) for name in resources) else 0
     return TaskOptions(
-        name=_text(given, "name") or str(getattr(function, "__qualname__", function)),
+        name=_text(given, "name") or function_name,
+        function_name=function_name,
         resources=resources,
         num_returns=_num_returns(default if num_returns is None else num_returns),
         most_unread=max(0, _count(given, _BACK_PRESSURE, 0, least=-1)),

@@ -87,6 +87,7 @@ class TaskOptions:
         runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
         origin: Its `@remote`; None is the function or class itself.
+        function_name: The function's own name.
     """
 
     name: str
@@ -101,6 +102,7 @@ class TaskOptions:
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     given: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin | None = field(default=None, compare=False)
+    function_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,6 +46,7 @@ _ACTORS = {
     "dead": "DEAD",
 }
 _WAITING = {"for resources": "PENDING_NODE_ASSIGNMENT", "for its actor": "SUBMITTED_TO_WORKER"}
+_TASK_TYPES = {"task": "NORMAL_TASK", "call": "ACTOR_TASK"}
 
 
 class _State:
@@ -109,6 +110,9 @@ class TaskState(_State):
     task_id: str
     name: str
     state: str
+    func_or_class_name: str = ""
+    type: str = ""
+    actor_id: str | None = None
     worker_pid: int | None = None
     node_id: str | None = None
     required_resources: dict[str, float] = field(default_factory=dict)
@@ -392,12 +396,20 @@ def _task(entry: TaskStatus) -> TaskState:
         state = _WAITING.get(entry.why, "PENDING_ARGS_AVAIL")
     return TaskState(
         task_id=entry.task_id,
-        name=entry.name,
+        name=_without_place(entry.name),
         state=state.upper(),
+        func_or_class_name=_without_place(entry.function),
+        type=_TASK_TYPES.get(entry.type, entry.type),
+        actor_id=entry.actor_id,
         worker_pid=entry.pid,
         node_id=entry.node_id,
         required_resources=dict(entry.resources),
     )
+
+
+def _without_place(name: str) -> str:
+    """Return a function's name without that of the function that it is defined in."""
+    return name.rpartition("<locals>.")[2]
 
 
 def _chosen(found: list[S], kind: type[S], filters: Filters | None, limit: int) -> list[S]:

@@ -63,6 +63,9 @@ def _task(task: Any) -> TaskStatus:
     return TaskStatus(
         task_id=task.task_id,
         name=task.name,
+        function=task.func_or_class_name,
+        type=task.type,
+        actor_id=task.actor_id,
         state=task.state,
         pid=task.worker_pid,
         node_id=task.node_id,

@@ -331,7 +331,15 @@ class Task:
         if self.actor is None:
             return self.kind.name
         method, name, *_ = self.details or ("__init__", "__init__")
-        return name if name != method else f"{self.kind.name.rpartition('.')[2]}.{method}"
+        return name if name != method else self.function
+
+    @property
+    def function(self) -> str:
+        """The name of its function, or of its class and method."""
+        if self.actor is None:
+            return str(self.kind.options["function_name"])
+        method = "__init__" if self.details is None else self.details[0]
+        return f"{self.kind.name.rpartition('.')[2]}.{method}"
 
     @property
     def title(self) -> str:

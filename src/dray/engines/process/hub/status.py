@@ -98,6 +98,9 @@ class Status(StatusOperations):
         return TaskStatus(
             task_id=f"{task.number:032x}",
             name=task.name,
+            function=task.function,
+            type="task" if task.actor is None else "call",
+            actor_id=None if task.actor is None else task.actor.actor_id,
             state=state,
             why=why,
             pid=None if task.worker is None else task.worker.pid,
