@@ -18,9 +18,9 @@ from dray.train.reported import (
     ReportedCheckpoint,
 )
 from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.names import check_checkpoint_name
 from dray.train.storage.paths import check_directory
 from dray.train.storage.place import RemotePath, path_within
-from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.validation import ValidationTaskConfig
 from dray.train.worker.current_session import current_session
 from dray.train.worker.run_messages import Assignment, Share

@@ -252,6 +252,33 @@ def test_a_checkpoint_that_was_put_back_can_be_deleted(
     assert {name.split("/")[0] for name in run.sizes()} == {".lease-000001"}
 
 
+def test_what_others_write_deletes_nothing_but_a_checkpoint(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    directory = opened(run)
+    commit(directory, 0, "best", sources[0])
+    directory.metrics(0, 0).append({"report": 0})
+    directory.storage.close()
+    beside = run.parent / "other" / "model"
+    for place in (beside, run / ".unfinished-gone", run / "gone" / "model"):
+        place.write_bytes(b"")
+    planted = [".unfinished-", ".unfinished-..", ".unfinished-metrics", ".unfinished-.lease-000002"]
+    aside = [".replaced-/.dray.json", ".replaced-../.dray.json", ".replaced-logs/.dray.json"]
+    for name in (*planted, *aside):
+        (run / name).write_bytes(b"")
+    there = run.sizes()
+    again = RunDirectory(run)
+    warned: list[str] = []
+    again.warn = warned.append
+    again.storage.open()
+    again.storage.close()
+    assert beside.exists()
+    gone = there.keys() - run.sizes().keys()
+    assert gone == {".lease-000001", ".unfinished-gone", "gone/model"}
+    assert len(warned) == len(planted) + len(aside)
+    assert "no checkpoint can have the name 'metrics', so dray has not made it" in str(warned)
+
+
 def test_who_looks_for_checkpoints_does_not_ask_for_those_that_were_deleted(
     run: RemotePath, sources: list[Path]
 ) -> None:

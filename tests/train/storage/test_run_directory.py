@@ -24,8 +24,9 @@ from dray.train import Checkpoint, Result, RunConfig
 from dray.train.storage.checkpoint_files import list_files, stage
 from dray.train.storage.checksums import fingerprint
 from dray.train.storage.manifest import Committed
+from dray.train.storage.names import check_checkpoint_name
 from dray.train.storage.place import Place
-from dray.train.storage.run_directory import RunDirectory, check_checkpoint_name
+from dray.train.storage.run_directory import RunDirectory
 
 HIDDEN = (".staging", ".replaced", ".deleted")
 

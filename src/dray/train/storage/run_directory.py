@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import time
 from collections import defaultdict, deque
@@ -23,28 +22,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray import host
-from dray.errors import ConfigError, NoRunError, StorageError, join_names
+from dray.errors import NoRunError, StorageError
 from dray.train.storage.base import Lines, Log, Storage
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.copies import Care
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
-from dray.train.storage.paths import check_name
+from dray.train.storage.names import EVENTS, LOGS, METRICS, RUN, WORKING, is_checkpoint_name
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.remote.object_storage import ObjectStorage
 from dray.train.storage.sealed import Fits, seal, unseal
 from dray.user_warnings import warn_user
 
-_RUN = "run.json"
-_EVENTS = "events.jsonl"
-_METRICS = "metrics"
-_LOGS = "logs"
-_WORKING = "working_dir"
-_OWN = (_RUN, _EVENTS, "events", _METRICS, _LOGS, _WORKING)
 # The event of the first checkpoint of a run that has none.
 FIRST_CHECKPOINT = "first checkpoint"
-# Of 255: names of what is being replaced or deleted are longer.
-_LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
 
 
@@ -103,12 +94,12 @@ class RunDirectory:
 
     def log_path(self, attempt: int, rank: int) -> Place:
         """Return where a rank's output is kept."""
-        return self.path / _LOGS / f"attempt-{attempt:03d}" / f"{_rank_name(rank)}.log"
+        return self.path / LOGS / f"attempt-{attempt:03d}" / f"{_rank_name(rank)}.log"
 
     @property
     def working_directory(self) -> Place:
         """The workers' directory, if they do not work where the driver does."""
-        return self.path / _WORKING
+        return self.path / WORKING
 
     def warn_once(self, text: str) -> None:
         """Tell the user, unless that has been told already."""
@@ -119,12 +110,12 @@ class RunDirectory:
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json, whole or not at all."""
         text = seal(json.dumps(_sayable(description), indent=2).encode())
-        self.storage.write(_RUN, text + b"\n")
+        self.storage.write(RUN, text + b"\n")
 
     def record(self, event: str, **details: Any) -> None:
         """Append a line to events.jsonl; a run does not fail because it cannot be written."""
         try:
-            with contextlib.closing(self.storage.lines(_EVENTS, None)) as file:
+            with contextlib.closing(self.storage.lines(EVENTS, None)) as file:
                 file.append({"time": round(time.time(), 6), "event": event, **details})
         except StorageError as error:
             self.warn_once(f"what happens to the run is not recorded any more: {error}")
@@ -138,7 +129,7 @@ class RunDirectory:
             NoRunError: There is none.
             StorageError: It cannot be read, or is damaged.
         """
-        path = self.path / _RUN
+        path = self.path / RUN
         try:
             return unseal(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -154,13 +145,13 @@ class RunDirectory:
     def damaged_run(self, why: object) -> StorageError:
         """Return the error for a run.json that does not say what it should."""
         return StorageError(
-            f"{self.path / _RUN} is damaged ({why}); fit() under the name {self.name!r} writes it "
+            f"{self.path / RUN} is damaged ({why}); fit() under the name {self.name!r} writes it "
             "anew, and the checkpoints and metrics beside it are not concerned"
         )
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of events.jsonl."""
-        return list(self.storage.read_lines(_EVENTS, self.warn_once, lambda record: True))
+        return list(self.storage.read_lines(EVENTS, self.warn_once, lambda record: True))
 
     def first_checkpoint(self) -> str | None:
         """Return the name of the first checkpoint that the run has ever had, if it had one."""
@@ -170,7 +161,7 @@ class RunDirectory:
     def next_attempt(self) -> int:
         """Return the number that the next start of workers gets."""
         attempts = [
-            int(m[1]) for e in self.storage.names(_LOGS) if (m := re.match(r"attempt-(\d+)$", e))
+            int(m[1]) for e in self.storage.names(LOGS) if (m := re.match(r"attempt-(\d+)$", e))
         ]
         return max(attempts, default=-1) + 1
 
@@ -181,7 +172,7 @@ class RunDirectory:
         names = [
             name
             for name in sorted(self.storage.names())
-            if not (name.startswith(".") or name in _OWN or name in damaged)
+            if is_checkpoint_name(name) and name not in damaged
         ]
         for name, committed in zip(names, self.storage.manifests(names), strict=True):
             if isinstance(committed, StorageError):
@@ -289,11 +280,11 @@ def _rank_name(rank: int) -> str:
 
 
 def _metrics_name(rank: int) -> str:
-    return f"{_METRICS}/{_rank_name(rank)}.jsonl"
+    return f"{METRICS}/{_rank_name(rank)}.jsonl"
 
 
 def _logs_name(attempt: int) -> str:
-    return f"{_LOGS}/attempt-{attempt:03d}"
+    return f"{LOGS}/attempt-{attempt:03d}"
 
 
 def _sayable(value: Any) -> Any:
@@ -303,21 +294,3 @@ def _sayable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_sayable(each) for each in value]
     return value if isinstance(value, str | int | float | None) else repr(value)
-
-
-def check_checkpoint_name(name: str) -> None:
-    """Check that a name in a run's directory can be that of a checkpoint.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    check_name(name, "checkpoint_dir_name")
-    if name in _OWN or name.startswith("."):
-        raise ConfigError(
-            f"checkpoint_dir_name must be another name than {name!r}: the run directory has "
-            f"{join_names(_OWN)} of its own, and names that begin with a dot"
-        )
-    if len(os.fsencode(name)) > _LONGEST_NAME:
-        raise ConfigError(
-            f"checkpoint_dir_name must be a name of at most {_LONGEST_NAME} bytes, not {name!r}"
-        )

@@ -10,9 +10,9 @@ from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.storage.checkpoint_files import list_files
 from dray.train.storage.filesystem import arrow_filesystem, place_at
+from dray.train.storage.names import check_checkpoint_name
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.remote.transfer import upload
-from dray.train.storage.run_directory import check_checkpoint_name
 
 
 class StorageContext:

@@ -23,6 +23,7 @@ from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, manifest_text, parse_manifest
+from dray.train.storage.names import is_checkpoint_name
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote.lease import Lease, newest_lease, read_lease
 from dray.train.storage.remote.parts import PartedLines, PartedLog, Parts, is_part
@@ -87,26 +88,35 @@ class ObjectStorage(Storage[RemotePath]):
 
     def _clear_away(self) -> None:
         names = self.path.names()
-        for name in names:
-            if name.startswith(_REPLACED):
-                self._put_back(name)
-        for marker in names:
-            if marker.startswith(_UNFINISHED):
-                name = marker.removeprefix(_UNFINISHED)
-                self._used.add(name)
-                if not (self.path / name / MANIFEST).exists():
-                    self._delete(self.path / name)
-                (self.path / marker).delete()
+        for name in self._meant_by(_REPLACED, names):
+            self._put_back(name)
+        for name in self._meant_by(_UNFINISHED, names):
+            self._used.add(name)
+            if not (self.path / name / MANIFEST).exists():
+                self._delete(self.path / name)
+            (self.path / f"{_UNFINISHED}{name}").delete()
         self._staged.clear()
         self._replacing.clear()
 
-    def _put_back(self, aside: str) -> None:
+    def _meant_by(self, prefix: str, names: Sequence[str]) -> Iterator[str]:
+        """Yield the checkpoints whose names stand behind a prefix; others may have written it."""
+        for name in names:
+            meant = name.removeprefix(prefix)
+            if meant != name and is_checkpoint_name(meant):
+                yield meant
+            elif meant != name:
+                self._warn_once(
+                    f"{self.path / name} is left as it is: no checkpoint can have the name "
+                    f"{meant!r}, so dray has not made it; delete it yourself"
+                )
+
+    def _put_back(self, name: str) -> None:
         """Undo a replacement that did not come to its end; forget one that did."""
-        original = self.path / aside.removeprefix(_REPLACED)
-        if not (original / MANIFEST).exists() and (self.path / aside / MANIFEST).exists():
+        original, aside = self.path / name, self.path / f"{_REPLACED}{name}"
+        if not (original / MANIFEST).exists() and (aside / MANIFEST).exists():
             self._delete(original)
-            self._move(self.path / aside, original)
-        self._delete(self.path / aside)
+            self._move(aside, original)
+        self._delete(aside)
 
     def names(self, folder: str = "") -> list[str]:
         if folder:
@@ -152,7 +162,7 @@ class ObjectStorage(Storage[RemotePath]):
         self._delete(target)
         if target.name in self._replacing:
             self._replacing.remove(target.name)
-            self._put_back(f"{_REPLACED}{target.name}")
+            self._put_back(target.name)
         (self.path / f"{_UNFINISHED}{target.name}").delete()
 
     def commit(self, staged: RemotePath, committed: Committed, *, flush: bool) -> None:
