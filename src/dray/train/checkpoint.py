@@ -18,7 +18,7 @@ from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
-from dray.train.storage.place import Place, RemotePath, path_within
+from dray.train.storage.place import Place, RemotePath, content_of, path_within
 from dray.train.storage.remote.downloads import downloaded, fetch
 
 
@@ -181,7 +181,7 @@ class Checkpoint:
         path = self._place / METADATA
         try:
             with StorageError.instead(f"{path} cannot be read"):
-                text = path.read_bytes() if path.exists() else b"{}"
+                text = content_of(path) if path.exists() else b"{}"
             metadata = json.loads(text)
         except ValueError as error:
             raise StorageError(

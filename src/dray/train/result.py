@@ -237,7 +237,7 @@ def _is_report(record: Mapping[str, object]) -> bool:
         return False
     try:
         decode(record)
-    except (TypeError, ValueError, AttributeError, KeyError, AssertionError):
+    except ValueError:
         return False
     return True
 

@@ -27,6 +27,7 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.names import check_checkpoint_name
 from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.storage.sealed import seal
 
 HIDDEN = (".staging", ".replaced", ".deleted")
 
@@ -149,6 +150,72 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     }
     damages[damage]()
     assert directory.checkpoints()[0].first_damaged_file() == "model"
+    directory.storage.close()
+
+
+MANIFEST = {
+    "format": 1,
+    "report": 1,
+    "world_size": 1,
+    "time": 1.0,
+    "files": {},
+    "ranks": {"0": {"metrics": {"a": 1}}},
+}
+DEEP = "[" * 900 + "]" * 900
+CRAFTED_METRICS = (
+    '{"metrics":[1]}',
+    '{"metrics":{"a":1000},"types":{"/a":"int8"}}',
+    '{"metrics":{"a":1000},"types":{"/a":"S"}}',
+    '{"metrics":{"a":1000},"types":{"/a":"f8,(9"}}',
+    '{"metrics":{"a":1000},"types":{"/a":[]}}',
+    '{"metrics":{"a":' + DEEP + '},"types":{"/x":"tuple"}}',
+)
+CRAFTED_FILES = (r'{"\ud800":[1,""]}', r'{"a\u0000b":[1,""]}', '{"/a":[1,""]}', '{"a/../b":[1,""]}')
+
+
+def test_what_nobody_has_written_so_is_left_out(tmp_path: Path) -> None:
+    """Crafted by hand, with checksums that fit."""
+    directory = RunDirectory(tmp_path)
+    warned: list[str] = []
+    directory.warn = warned.append
+    directory.storage.open()
+    directory.write_run({"checkpoint_config": {}})
+    commit(directory, 0, "checkpoint_000000", "weights")
+    plain = json.dumps(MANIFEST)
+    texts = [
+        plain.replace('"report": 1', '"report": 1e999'),
+        *(plain.replace(': {"metrics": {"a": 1}}', f": {metrics}") for metrics in CRAFTED_METRICS),
+        *(plain.replace('"files": {}', f'"files": {files}') for files in CRAFTED_FILES),
+    ]
+    paths = [tmp_path / f"checkpoint_{at:06d}" / ".dray.json" for at in range(1, len(texts) + 3)]
+    for path in paths:
+        path.parent.mkdir()
+    for path, text in zip(paths[:-2], texts, strict=True):
+        assert text != plain
+        path.write_bytes(seal(text.encode()))
+    os.mkfifo(paths[-2])
+    paths[-1].symlink_to("/dev/zero")
+    assert [each.report for each in directory.sound_checkpoints()] == [0]
+    assert all(f"{path.parent.name} is left out" in str(warned) for path in paths)
+    lines = tmp_path / "metrics" / "rank-00000.jsonl"
+    for metrics in CRAFTED_METRICS:
+        with lines.open("ab") as file:
+            file.write(seal(b'{"report":1,' + metrics[1:].encode()) + b"\n")
+    for path in paths:
+        shutil.rmtree(path.parent)
+    with pytest.warns(UserWarning, match=rf"{len(CRAFTED_METRICS)} lines \(1, 2, .* damaged"):
+        result = Result.from_path(tmp_path)
+    assert (result.metrics, len(result.best_checkpoints)) == (None, 1)
+    for pipe in (lines, tmp_path / "run.json"):
+        pipe.unlink()
+        os.mkfifo(pipe)
+    reads: list[Callable[[], object]] = [
+        directory.read_run,
+        lambda: directory.last_report(0, lambda record: True),
+    ]
+    for read in reads:
+        with pytest.raises(StorageError, match=r"cannot be read: .* It is no file"):
+            read()
     directory.storage.close()
 
 

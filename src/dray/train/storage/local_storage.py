@@ -20,6 +20,7 @@ from dray.train.storage.checkpoint_files import stage, sync_directory
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
+from dray.train.storage.openers import regular
 from dray.train.storage.sealed import Fits, LineFile, last_record, read_lines
 
 STAGING = ".staging-"
@@ -138,7 +139,7 @@ class LocalStorage(Storage[Path]):
         with StorageError.instead(f"{path} cannot be read"):
             if not path.exists() or path.stat().st_size <= _SHORT:
                 return None
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=regular) as file:
                 file.seek(-_LONGEST_LINE, os.SEEK_END)
                 return last_record(file.read(), fits)
 

@@ -20,6 +20,8 @@ from dray.train.storage.checkpoint_files import (
 )
 from dray.train.storage.checksums import Fingerprint, matches
 from dray.train.storage.metrics_codec import decode_all, json_bytes
+from dray.train.storage.openers import regular
+from dray.train.storage.paths import is_file_name
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
 
@@ -188,7 +190,7 @@ def read_manifest(path: Path) -> Committed | None:
         StorageError: The manifest cannot be read, or is damaged.
     """
     try:
-        with open(f"{path}/{MANIFEST}", "rb", buffering=0) as file:
+        with open(f"{path}/{MANIFEST}", "rb", buffering=0, opener=regular) as file:
             text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -213,7 +215,7 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
             path=path,
             report=int(manifest["report"]),
             world_size=int(manifest["world_size"]),
-            files={name: (size, digest) for name, (size, digest) in manifest["files"].items()},
+            files=_files(manifest["files"]),
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
             validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
@@ -221,13 +223,20 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
             boot=manifest.get("boot"),
         )
         committed.rank_zero_metrics()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StorageError(
             f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}), so nothing tells "
             "whether the checkpoint's files are sound; look at them yourself, or delete the "
             "directory"
         ) from error
     return committed
+
+
+def _files(described: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    odd = next((name for name in described if not is_file_name(name)), None)
+    if odd is not None:
+        raise ValueError(f"{odd!r} can be no file in a directory")
+    return {name: (size, digest) for name, (size, digest) in described.items()}
 
 
 def _checked(files: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:

@@ -23,6 +23,8 @@ _PLAIN = (str, bool, int, type(None))
 _SCALARS, _STRINGS = frozenset((float, *_PLAIN)), frozenset((str,))
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _DEEPEST = 100
+# Kinds of numpy's types, of which those of many bytes are left out.
+_NUMBERS = "biuf"
 # Python writes and reads at least 640 digits, whatever its limit; most have no need to be asked.
 _LONGEST_INT_BITS = 2000
 # Beside a key's pointer: what it was. No pointer holds it, since in these "~" comes as "~0".
@@ -91,11 +93,19 @@ def encode(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decode(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics as they were given to `encode`."""
-    types = record.get("types")
-    metrics = record["metrics"]
-    decoded = _decode(metrics, "", types) if types else metrics
-    assert isinstance(decoded, dict)
+    """Return the metrics as they were given to `encode`.
+
+    Raises:
+        ValueError: `record` is not as `encode` makes one.
+    """
+    try:
+        types = record.get("types")
+        metrics = record["metrics"]
+        decoded = _decode(metrics, "", types) if types else metrics
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:
+        raise ValueError(f"metrics: {type(error).__name__}: {error}") from error
+    if not isinstance(decoded, dict):
+        raise ValueError("metrics are no JSON object")
     return decoded
 
 
@@ -186,7 +196,7 @@ def _encode(value: Any, path: str, types: dict[str, str]) -> Any:
 def _encode_other(value: Any, path: str, types: dict[str, str]) -> Any:
     numpy = sys.modules.get("numpy")  # a numpy scalar exists only where numpy is imported
     if numpy is not None and isinstance(value, numpy.generic):
-        if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+        if value.dtype.kind in _NUMBERS and value.dtype.itemsize <= 8:
             item = value.item()
             types[path] = value.dtype.name
             if isinstance(item, float) and not math.isfinite(item):
@@ -231,4 +241,7 @@ def _decode(value: Any, path: str, types: Mapping[str, str]) -> Any:
         import numpy
     except ImportError:  # written where numpy was, read where it is not
         return plain
-    return numpy.dtype(name).type(plain)
+    dtype = numpy.dtype(numpy.sctypeDict[name])
+    if dtype.kind not in _NUMBERS:
+        raise ValueError(f"{name} is no type of a number")
+    return dtype.type(plain)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
+from dray.train.storage.openers import regular
 from dray.train.storage.remote.retry import persistently
 
 # Those that have no folders, and show an object to others when it is whole.
@@ -286,6 +287,18 @@ def missing(place: RemotePath, error: FileNotFoundError) -> StorageError:
     return StorageError(
         f"{place} cannot be written: {error}; make the bucket, or give another storage_path"
     )
+
+
+def content_of(place: Place) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        OSError: There is none, it is no file, or cannot be read.
+    """
+    if isinstance(place, RemotePath):
+        return place.read_bytes()
+    with open(place, "rb", opener=regular) as file:
+        return file.read()
 
 
 def path_within(place: Place) -> str:

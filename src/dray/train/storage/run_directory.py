@@ -29,7 +29,7 @@ from dray.train.storage.copies import Care
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.names import EVENTS, LOGS, METRICS, RUN, WORKING, is_checkpoint_name
-from dray.train.storage.place import Place, RemotePath
+from dray.train.storage.place import Place, RemotePath, content_of
 from dray.train.storage.remote.object_storage import ObjectStorage
 from dray.train.storage.sealed import Fits, seal, unseal
 from dray.user_warnings import warn_user
@@ -131,7 +131,7 @@ class RunDirectory:
         """
         path = self.path / RUN
         try:
-            return unseal(path.read_bytes())
+            return unseal(content_of(path))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoRunError(
                 f"{self.path} is not a run's directory: it has no run.json. Give the path "

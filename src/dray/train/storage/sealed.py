@@ -18,6 +18,7 @@ from typing import Any
 
 from dray.errors import StorageError
 from dray.train.storage.metrics_codec import json_bytes
+from dray.train.storage.openers import regular
 
 # Returns whether a record is such as a file of lines should hold.
 Fits = Callable[[dict[str, Any]], bool]
@@ -133,7 +134,7 @@ def read_lines(
     """
     with StorageError.instead(f"{path} cannot be read"):
         if path.exists():
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=regular) as file:
                 yield from records(path, file, warn, fits)
 
 
