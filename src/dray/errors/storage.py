@@ -66,6 +66,7 @@ _STORAGE_ADVICE = {
     "EEXIST": "it is a file, or a link to what is not there",
     "EACCES": "it belongs to somebody else",
     "EPERM": "it belongs to somebody else",
+    "ELOOP": "it is a symbolic link, which may lead anywhere; remove it",
     "ENAMETOOLONG": "choose a shorter name",
 }
 

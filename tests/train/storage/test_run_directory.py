@@ -286,6 +286,53 @@ def test_what_a_kill_left_half_deleted_is_swept(tmp_path: Path) -> None:
     directory.storage.close()
 
 
+def test_a_directory_that_another_user_has_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "link").symlink_to("own")
+    own = RunDirectory(tmp_path / "link")
+    own.storage.open()
+    own.storage.close()
+    planted = Path(tempfile.mkdtemp(dir="/tmp"))
+    if os.geteuid() == 0:
+        os.chown(planted, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to(planted)
+    for path in (planted, tmp_path / "link"):
+        with pytest.raises(StorageError, match=f"{planted} belongs to another user .* may make"):
+            RunDirectory(path).storage.open()
+    assert not (planted / ".lock").exists()
+    shutil.rmtree(planted)
+
+
+def test_nothing_is_written_through_links(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.warn = lambda text: None
+    directory.storage.open()
+    directory.begin_logs(0)
+    commit(directory, 0, "c", "weights")
+    (committed,) = directory.checkpoints()
+    precious = tmp_path / "precious"
+    precious.write_text("the user's")
+    writes: dict[str, Callable[[], object]] = {
+        "metrics/rank-00000.jsonl": lambda: directory.metrics(0, 0),
+        ".run.json.draft": lambda: directory.write_run({}),
+        "logs/attempt-000/rank-00000.log": lambda: directory.log(0, 0),
+        "c/.dray.draft": lambda: directory.describe_again(committed),
+        ".lock": RunDirectory(tmp_path / "run").storage.open,
+    }
+    for name, write in writes.items():
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        (tmp_path / "run" / name).symlink_to(precious)
+        with pytest.raises(OSError, match="symbolic link"):
+            write()
+    directory.storage.close()
+    assert precious.read_text() == "the user's"
+
+
 def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
     def refusal(make: Callable[[Path], object]) -> str:
         source = Path(tempfile.mkdtemp(dir=tmp_path))

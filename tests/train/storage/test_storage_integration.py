@@ -157,21 +157,19 @@ def test_a_report_without_room_ends_the_run_with_the_path(storage: Path) -> None
 
 
 def test_events_and_logs_without_room_end_no_run(
-    storage: Path, capsys: pytest.CaptureFixture[str]
+    storage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class FullDisk(UserCallback):
-        def before_run(self, run_context: Any) -> None:
-            log = storage / "run/logs/attempt-000/rank-00000.log"
-            log.parent.mkdir()
-            for path in (log, storage / "run/events.jsonl"):
-                path.symlink_to("/dev/full")
+    def full(path: Any, *how: Any, real: Any = os.open, **more: Any) -> Any:
+        is_full = str(path).endswith(("rank-00000.log", "events.jsonl"))
+        return real("/dev/full" if is_full else path, *how, **more)
 
     def train() -> str:
         print("some words", flush=True)
         print("and more", flush=True)
         return "a week's work"
 
-    result = fit(train, storage, callbacks=[FullDisk()])
+    monkeypatch.setattr(os, "open", full)
+    result = fit(train, storage)
     assert result.return_value == "a week's work"
     said = capsys.readouterr()
     assert said.err.count("events.jsonl cannot be written") == 1

@@ -20,7 +20,8 @@ from dray.train.storage.checkpoint_files import stage, sync_directory
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
-from dray.train.storage.openers import regular
+from dray.train.storage.openers import regular, unlinked
+from dray.train.storage.paths import check_not_planted
 from dray.train.storage.sealed import Fits, LineFile, last_record, read_lines
 
 STAGING = ".staging-"
@@ -50,7 +51,9 @@ class LocalStorage(Storage[Path]):
         with StorageError.instead(unwritable):
             (self.path / "metrics").mkdir(parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            check_not_planted(self.path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._lock = os.open(self.path / ".lock", flags, 0o600)
         try:
             self._take_lock(self._lock)
             with StorageError.instead(unwritable):
@@ -115,7 +118,8 @@ class LocalStorage(Storage[Path]):
     def write(self, name: str, text: bytes) -> None:
         draft = self.path / f".{name}.draft"
         with StorageError.instead(f"{self.path / name} cannot be written"):
-            draft.write_bytes(text)
+            with open(draft, "wb", opener=unlinked) as file:
+                file.write(text)
             draft.replace(self.path / name)
 
     def begin_logs(self, folder: str) -> None:
@@ -124,7 +128,7 @@ class LocalStorage(Storage[Path]):
             logs.mkdir(parents=True, exist_ok=True)
 
     def log(self, name: str) -> IO[bytes]:
-        return (self.path / name).open("ab", buffering=0)
+        return open(self.path / name, "ab", buffering=0, opener=unlinked)
 
     def lines(self, name: str, generation: int | None) -> LineFile:
         return LineFile(self.path / name)

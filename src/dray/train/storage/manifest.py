@@ -20,7 +20,7 @@ from dray.train.storage.checkpoint_files import (
 )
 from dray.train.storage.checksums import Fingerprint, matches
 from dray.train.storage.metrics_codec import decode_all, json_bytes
-from dray.train.storage.openers import regular
+from dray.train.storage.openers import regular, unlinked
 from dray.train.storage.paths import is_file_name
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
@@ -175,7 +175,7 @@ def manifest_text(committed: Committed) -> bytes:
 def write_manifest(directory: Path, committed: Committed, *, flush: bool = True) -> None:
     """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
     draft = directory / MANIFEST_DRAFT
-    with open(draft, "wb") as file:
+    with open(draft, "wb", opener=unlinked) as file:
         file.write(manifest_text(committed))
         file.flush()
         if flush:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
+import stat
 import urllib.parse
 from pathlib import Path
 
@@ -82,6 +84,32 @@ def is_file_name(name: object) -> bool:
     except UnicodeEncodeError:
         return False
     return {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
+def check_not_planted(path: Path) -> None:
+    """Check that no other user has made a run's directory where all may make one, as in `/tmp`.
+
+    The kernel follows links by the same rule (`fs.protected_symlinks`).
+
+    Raises:
+        StorageError: Another user has, and may have put anything into it.
+    """
+    for each in {path, path.resolve()}:
+        own, parent = each.lstat(), each.parent.stat()
+        shared = parent.st_mode & stat.S_ISVTX and parent.st_mode & stat.S_IWOTH
+        if shared and own.st_uid not in (os.geteuid(), parent.st_uid):
+            raise StorageError(
+                f"the run directory {each} belongs to another user ({_user(own.st_uid)}), who may "
+                "have put anything into it, as all may make directories beside it; give the run "
+                "another RunConfig(name=...) or storage_path, or have the directory given to you"
+            )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def check_directory(path: str) -> None:

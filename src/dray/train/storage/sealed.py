@@ -69,7 +69,8 @@ class LineFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with StorageError.instead(f"{path} cannot be written"):
-            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(path, flags, 0o644)
             size = os.fstat(self._fd).st_size
             # A kill, or a full disk, has cut the last line short: the next one begins anew.
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
