@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +146,35 @@ def test_arrays_are_written_and_read(tmp_path: Path) -> None:
     assert loaded == [{"data": {"a": 1}}]
     with pytest.raises(ConfigError, match="there is no column 'x'"):
         rows.write_numpy(tmp_path, column="x")
+
+
+def test_damaged_files_are_named_and_advise_nothing_unsafe(tmp_path: Path) -> None:
+    def said(read: Callable[..., dray.data.Dataset], name: str, **options: object) -> str:
+        with pytest.raises(StorageError, match=rf"{name} cannot be read: ") as raised:
+            read(tmp_path / name, **options).take()
+        assert raised.type is StorageError
+        return str(raised.value)
+
+    np.save(tmp_path / "short.npy", np.arange(10))
+    os.truncate(tmp_path / "short.npy", 150)
+    np.savez(tmp_path / "several", a=np.arange(3))
+    (tmp_path / "several.npz").rename(tmp_path / "several.npy")
+    (tmp_path / "pickle.npy").write_bytes(pickle.dumps(1))
+    (tmp_path / "deep.json").write_text('[{"a":' + "[" * 200_000 + "]" * 200_000 + "}]")
+    assert "allow_pickle" not in said(dray.data.read_numpy, "short.npy")
+    assert said(dray.data.read_numpy, "several.npy").endswith("it is no .npy file")
+    for allowed in (False, True):
+        text = said(dray.data.read_numpy, "pickle.npy", allow_pickle=allowed)
+        assert text.endswith("it is no .npy file")
+    said(dray.data.read_json, "deep.json")
+
+
+def test_messages_show_no_secrets_of_urls() -> None:
+    url = "memory://me:sEcReT@nowhere/x.{}?X-Amz-Signature=sEcReT"
+    for read in (dray.data.read_csv, dray.data.read_parquet, dray.data.read_numpy):
+        with pytest.raises(NoSuchFileError, match=r"memory://nowhere/x.a\?\.\.\.") as raised:
+            read([url.format("a"), url.format("b")]).take()
+        assert "sEcReT" not in str(raised.value)
 
 
 def test_images_are_written(tmp_path: Path) -> None:

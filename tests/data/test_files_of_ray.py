@@ -13,7 +13,7 @@ import pytest
 
 import dray.data
 from dray.data.sources.partitions import Partitioning
-from dray.errors import AbsentArgumentError, ConfigError
+from dray.errors import AbsentArgumentError, ConfigError, StorageError
 
 
 def test_columns_of_tensors_that_ray_has_written(tmp_path: Path) -> None:
@@ -33,6 +33,24 @@ def test_columns_of_tensors_that_ray_has_written(tmp_path: Path) -> None:
     assert batch["image"].shape == (4, 2, 3)
     shuffled = rows.random_shuffle(seed=0).select_columns(["image"]).take_batch(4)
     assert sorted(shuffled["image"][:, 0, 0]) == [0, 6, 12, 18]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ray.data.arrow_tensor_v2", "[1180591620717411303424]"),
+        ("ray.data.arrow_tensor_v2", "[" * 100_000),
+        (b"\xff\xfe", ""),
+    ],
+    ids=["large", "deep", "unnamed"],
+)
+def test_columns_whose_extension_makes_no_sense_stay_as_they_are(
+    name: Any, told: str, tmp_path: Path
+) -> None:
+    metadata = {"ARROW:extension:name": name, "ARROW:extension:metadata": told}
+    schema = pa.schema([pa.field("x", pa.list_(pa.float32()), metadata=metadata)])
+    pq.write_table(pa.table([[[1.0, 2.0]]], schema=schema), tmp_path / "a.parquet")
+    assert dray.data.read_parquet(tmp_path).take() == [{"x": [1.0, 2.0]}]
 
 
 def test_values_in_the_names_of_directories(tmp_path: Path) -> None:
@@ -85,3 +103,7 @@ def test_tensors_of_several_shapes_that_ray_has_written(tmp_path: Path) -> None:
     pq.write_table(pa.table([lists], schema=schema), tmp_path / "a.parquet")
     rows = dray.data.read_parquet(tmp_path)
     assert [row["image"].tolist() for row in rows.take_all()] == [[[0, 1, 2], [3, 4, 5]], [[6, 7]]]
+    lists = pa.StructArray.from_arrays([data, pa.array([[2, 5], [1, 2]])], ["data", "shape"])
+    pq.write_table(pa.table([lists], schema=schema), tmp_path / "a.parquet")
+    with pytest.raises(StorageError, match=r"a\.parquet.*column 'image': cannot reshape"):
+        dray.data.read_parquet(tmp_path).take_all()

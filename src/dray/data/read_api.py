@@ -19,7 +19,7 @@ from dray.data.sources.base import BlocksSource, Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import Paths
 from dray.data.sources.partitions import Labels, Partitioning
-from dray.errors import StorageError, describe
+from dray.errors import StorageError, describe, shown_url
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
@@ -123,6 +123,9 @@ def read_json(
     **options: object,
 ) -> Dataset:
     """Return files of JSON as a dataset: an object a line, or a list of objects.
+
+    Arrow, which reads lines, has no limit of how deep they are nested: 100,000 brackets in one
+    another end the process.
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
@@ -246,9 +249,9 @@ def read_images(
         try:
             image: Image.Image = Image.open(io.BytesIO(content))
         except Image.UnidentifiedImageError as error:
-            raise StorageError(f"{path} is no image that Pillow can read") from error
+            raise StorageError(f"{shown_url(path)} is no image that Pillow can read") from error
         except Image.DecompressionBombError as error:
-            raise StorageError(f"{path} cannot be read: {describe(error)}") from error
+            raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))
         return {"image": np.asarray(image), **label(path)}

@@ -47,6 +47,7 @@ DrayError
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -378,6 +379,13 @@ def join_names(names: Sequence[str]) -> str:
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def shown_url(path: str) -> str:
+    """Return a path, or a URL without who asks and with which key, for messages."""
+    if "://" not in path:
+        return path
+    return re.sub(r"\?.+", "?...", re.sub(r"://[^/?#]*@", "://", path), flags=re.DOTALL)
 
 
 def describe(error: BaseException) -> str:

@@ -231,7 +231,7 @@ def test_urls_of_runs_and_checkpoints(tmp_path: Path) -> None:
     for refused in (Result.from_path, Checkpoint, Checkpoint.from_directory):
         with pytest.raises(ConfigError, match="path='nosuch://b/x': fsspec knows no nosuch://"):
             refused("nosuch://b/x")
-        with pytest.raises(ConfigError, match="path='s3://b/x' came with credentials") as refusal:
+        with pytest.raises(ConfigError, match=r"path='s3://b/x\?\.\.\.' came with") as refusal:
             refused("s3://id:secret@b/x?key=secret")
         assert "secret" not in str(refusal.value)
     with pytest.raises(ConfigError, match="came with credentials or options"):

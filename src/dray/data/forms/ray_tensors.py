@@ -57,7 +57,7 @@ def _extension(field: pa.Field) -> str:
     if isinstance(field.type, pa.BaseExtensionType):  # such as Ray's, if it is imported here
         return str(field.type.extension_name)
     name: bytes = (field.metadata or {}).get(_EXTENSION, b"")
-    return name.decode()
+    return name.decode(errors="replace")
 
 
 def _with_tensor(field: pa.Field, *, pickles: bool = False) -> pa.Field:
@@ -74,14 +74,14 @@ def _with_tensor(field: pa.Field, *, pickles: bool = False) -> pa.Field:
         return field
     try:
         return pa.field(field.name, pa.fixed_shape_tensor(storage.value_type, shape))
-    except (pa.ArrowException, TypeError):
+    except (pa.ArrowException, TypeError, OverflowError):
         return field
 
 
 def _shape(text: bytes) -> list[int]:
     try:
         shape = json.loads(text)
-    except ValueError:  # Ray has pickled it
+    except (ValueError, RecursionError):  # Ray has pickled it
         return []
     return shape if isinstance(shape, list) else []
 
@@ -116,7 +116,7 @@ def _as_field(table: Table, field: pa.Field) -> Column:
     kind = own if of_several_shapes(own, field.type) else field.type
     try:
         return _cast(table.column(field.name), kind)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, TypeError) as error:
         raise pa.ArrowInvalid(f"column {field.name!r}: {error}") from error
 
 

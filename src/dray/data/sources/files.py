@@ -28,7 +28,7 @@ from dray.data.sources.combined import Shuffle, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.data.sources.schemas import unified
-from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe
+from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe, shown_url
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -40,6 +40,9 @@ PACKED = {".gz": "gzip", ".bz2": "bz2", ".br": "brotli", ".lz4": "lz4", ".zst": 
 _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
 _MOST_BLOCK_BYTES = (1 << 31) - 1  # that Arrow takes
+
+_DAMAGED = (ValueError, SyntaxError, EOFError, OverflowError, RecursionError, struct.error)
+_NUMPY = b"\x93NUMPY"  # the beginning of a .npy file
 
 # Opens a file at its beginning.
 Opened = Callable[[], pa.NativeFile]
@@ -69,7 +72,8 @@ def find_files(
         found, chosen = _remote_files(names, endings, filesystem)
     if not found:
         ending = f" that end in {', '.join(endings)}" if any(endings) else ""
-        raise NoSuchFileError(f"there are no files at {', '.join(names) or 'no path'}{ending}")
+        where = ", ".join(map(shown_url, names)) or "no path"
+        raise NoSuchFileError(f"there are no files at {where}{ending}")
     return found, chosen
 
 
@@ -139,8 +143,9 @@ def _remote_files(
 
 
 @contextlib.contextmanager
-def _naming(path: str, failed: str = "cannot be read", advice: str = "") -> Iterator[None]:
+def _naming(path: str, failed: str = "cannot be read") -> Iterator[None]:
     """Raise an error that names a file where it cannot be read, or what is in it be understood."""
+    path = shown_url(path)
     try:
         yield
     except DrayError:
@@ -149,8 +154,8 @@ def _naming(path: str, failed: str = "cannot be read", advice: str = "") -> Iter
         raise NoSuchFileError(f"there is no file {path}") from error
     except OSError as error:
         raise StorageError.of(error, f"{path} cannot be read") from error
-    except (ValueError, SyntaxError, EOFError, struct.error, pa.ArrowException) as error:
-        raise StorageError(f"{path} {failed}: {describe(error)}{advice}") from error
+    except (*_DAMAGED, pa.ArrowException) as error:
+        raise StorageError(f"{path} {failed}: {describe(error)}") from error
 
 
 # Parquet.
@@ -224,7 +229,7 @@ def _with_columns(
     if columns is not None:
         missing = sorted(set(columns) - {*names, *labels})
         if missing:
-            raise ConfigError(f"{path} has no column {missing[0]!r}; there are {names}")
+            raise ConfigError(f"{shown_url(path)} has no column {missing[0]!r}; there are {names}")
         source = source.select([name for name in columns if name in names])
         labels = {name: value for name, value in labels.items() if name in columns}
     return LabelledSource(source, labels) if labels else source
@@ -365,11 +370,12 @@ def _by_file(
             row, labels = 0, label(path)
             for table in parts(path):
                 table = labelled(table, labels)
-                origin = f"rows {row} to {row + table.num_rows - 1} of {path}"
+                origin = f"rows {row} to {row + table.num_rows - 1} of {shown_url(path)}"
                 yield Block(table, origin, first=row)
                 row += table.num_rows
 
-    return BlocksSource(produce, files[0] if len(files) == 1 else f"{len(files)} files")
+    called = shown_url(files[0]) if len(files) == 1 else f"{len(files)} files"
+    return BlocksSource(produce, called)
 
 
 # Files that are rows themselves.
@@ -438,19 +444,26 @@ def numpy_source(
     archive = next((path for path in files if path.endswith(".npz")), None)
     if archive is not None:
         raise ConfigError(
-            f"{archive} holds several arrays, and read_numpy() reads .npy files, of one each: "
-            "give numpy.load() of it to from_numpy(), or its arrays to numpy.save()"
+            f"{shown_url(archive)} holds several arrays, and read_numpy() reads .npy "
+            "files, of one each: give numpy.load() of it to from_numpy(), or its arrays to "
+            "numpy.save()"
         )
     local = isinstance(filesystem, pa.fs.LocalFileSystem)
 
     def loaded(path: str) -> Array:
-        advice = "" if allow_pickle else " (arrays of objects need allow_pickle=True)"
-        with _naming(path, advice=advice):
-            if local and not allow_pickle:
-                return np.atleast_1d(np.load(path, mmap_mode="r"))
-            with filesystem.open_input_file(path) as file:
+        with _naming(path), filesystem.open_input_file(path) as file:
+            if file.read(len(_NUMPY)) != _NUMPY:
+                raise ValueError("it is no .npy file")
+            try:
+                if local and not allow_pickle:
+                    return np.atleast_1d(np.load(path, mmap_mode="r"))
+                file.seek(0)
                 content = io.BytesIO(file.read())
-            return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
+                return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
+            except ValueError as error:
+                if "object" in str(error).lower():
+                    raise ValueError("arrays of objects need allow_pickle=True") from error
+                raise
 
     def parts(path: str) -> Iterator[Table]:
         array = loaded(path)

@@ -14,7 +14,7 @@ import pyarrow.fs
 from dray.data.forms.blocks import Block, Table
 from dray.data.forms.ray_tensors import in_schema
 from dray.data.sources.base import BLOCK_ROWS, LANES, Filesystem, Source
-from dray.errors import StorageError, describe
+from dray.errors import StorageError, describe, shown_url
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -132,8 +132,8 @@ class ParquetSource(Source):
             return in_schema(table, self._schema)
         except pa.ArrowInvalid as error:
             raise StorageError(
-                f"{self._files[file]} has values that do not fit the type that its column has "
-                f"with the other files, or by schema=: {describe(error)}"
+                f"{shown_url(self._files[file])} has values that do not fit the type that its "
+                f"column has with the other files, or by schema=: {describe(error)}"
             ) from error
 
     def _buffer_bytes(self) -> int:
@@ -143,7 +143,7 @@ class ParquetSource(Source):
 
     def _origin(self, file: int, start: int, stop: int) -> str:
         first = self._starts[file]
-        return f"rows {start - first} to {stop - first - 1} of {self._files[file]}"
+        return f"rows {start - first} to {stop - first - 1} of {shown_url(self._files[file])}"
 
     def schema(self) -> pa.Schema:
         return self._schema

@@ -12,7 +12,7 @@ from dray.compat.attributes import attach_getattr
 from dray.data.forms.blocks import Block, Table
 from dray.data.sources.base import Source
 from dray.data.sources.parquet import ParquetSource
-from dray.errors import ConfigError
+from dray.errors import ConfigError, shown_url
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,8 @@ class Partitioning:
             names = list(self.field_names or ())
             if len(folders) != len(names):
                 raise ConfigError(
-                    f"{path} is in {len(folders)} directories below base_dir, for {names}"
+                    f"{shown_url(path)} is in {len(folders)} directories below base_dir, "
+                    f"for {names}"
                 )
             found = dict(zip(names, folders, strict=True))
         types = self.field_types or {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from dray.data.forms.ray_tensors import of_several_shapes, pickled_columns, with_tensors
-from dray.errors import ConfigError, StorageError, describe
+from dray.errors import ConfigError, StorageError, describe, shown_url
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -69,7 +69,7 @@ def _new_ones(
         seen[told] = end.schema
         schema = end.schema.to_arrow_schema().remove_metadata()
         if last is None or not schema.equals(last, check_metadata=True):
-            yield path, schema
+            yield shown_url(path), schema
         last = schema
 
 

@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from dray.checks import require
 from dray.data.sources.base import Filesystem
-from dray.errors import ConfigError, StorageError
+from dray.errors import ConfigError, StorageError, shown_url
 
 # Directories of files that are not complete, which no reader looks into.
 HIDDEN = ".dray-writing-"
@@ -82,7 +82,7 @@ class Target:
         Raises:
             StorageError: It cannot be written to, or there are files and are to be none.
         """
-        with StorageError.instead(f"data cannot be written to {self.path}"):
+        with StorageError.instead(f"data cannot be written to {shown_url(self.path)}"):
             filesystem, directory = self._found()
             if not self._is_wanted(filesystem, directory):
                 yield None
@@ -113,8 +113,8 @@ class Target:
         if self.mode == SaveMode.IGNORE:
             return False
         raise StorageError(
-            f"there are files in {self.path}, and mode={SaveMode(self.mode).value!r} says that "
-            "none may be"
+            f"there are files in {shown_url(self.path)}, and "
+            f"mode={SaveMode(self.mode).value!r} says that none may be"
         )
 
     def _found(self) -> tuple[Filesystem, str]:

@@ -8,7 +8,7 @@ import re
 import urllib.parse
 from typing import Any
 
-from dray.errors import ConfigError, MissingDependencyError
+from dray.errors import ConfigError, MissingDependencyError, shown_url
 from dray.train.storage.paths import local_path
 from dray.train.storage.place import Place, RemotePath
 
@@ -126,11 +126,8 @@ def _refuse_secrets(url: str, rest: str, what: str) -> None:
     """Refuse credentials in a URL, which would be shown and written wherever it is."""
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest:
-        hidden = urllib.parse.urlsplit(url)._replace(
-            netloc=authority.rpartition("@")[2], query="", fragment=""
-        )
         raise ConfigError(
-            f"{what}={hidden.geturl()!r} came with credentials or options in the URL, which would "
+            f"{what}={shown_url(url)!r} came with credentials or options in the URL, which would "
             "be written wherever the URL is; give them by storage_filesystem=, or the environment"
         )
     if "@" in authority and url.lower().startswith(_HADOOP):
