@@ -66,6 +66,19 @@ def test_other_configs_that_are_refused(kind: Any, options: Any, message: str) -
 
 
 @pytest.mark.parametrize(
+    "variables",
+    [{"A": b"sEcReT"}, {"A": "sEcReT\0"}, [("A", "sEcReT")], '{"A": "sEcReT"}', {"A": "sEcReT"}],
+)
+def test_no_value_of_a_variable_is_shown(variables: Any) -> None:
+    for given in ({"env_vars": variables}, str(variables)):
+        try:
+            said = repr(RunConfig(worker_runtime_env=given))  # type: ignore[arg-type]
+        except ConfigError as error:
+            said = str(error)
+        assert "sEcReT" not in said
+
+
+@pytest.mark.parametrize(
     ("config", "name", "value", "message"),
     [
         ("scaling", "num_workers", -1, "num_workers must be 0 .* or more, not -1"),

@@ -49,7 +49,7 @@ class RuntimeEnv:
         if value is None:
             return cls()
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{what} must be a dict, not {value!r}")
+            raise ConfigError(f"{what} must be a dict, not a {type(value).__name__}")
         fields = dict(value)
         unknown = sorted(map(str, set(fields) - {*_EVERYWHERE, *_ON_A_CLUSTER}))
         if unknown:
@@ -59,16 +59,20 @@ class RuntimeEnv:
             )
         variables = fields.pop("env_vars", None) or {}
         if not isinstance(variables, Mapping):
-            raise ConfigError(f"{what}['env_vars'] must be a dict, not {variables!r}")
+            raise ConfigError(
+                f"{what}['env_vars'] must be a dict, not a {type(variables).__name__}"
+            )
         for name, text in variables.items():
             if not isinstance(name, str) or not isinstance(text, str):
                 raise ConfigError(
-                    f"{what}['env_vars'] must map strings to strings, not {name!r} to {text!r}"
+                    f"{what}['env_vars'] must map strings to strings, not {name!r} to a value of "
+                    f"{type(text).__name__}"
                 )
             if not name or "=" in name or "\0" in name + text:
                 raise ConfigError(
-                    f"{what}['env_vars'] has {name!r}: {text!r}, which no environment can hold: "
-                    "names are not empty and have no '=', and nothing has a null character"
+                    f"{what}['env_vars'] has {name!r}, which no environment can hold: "
+                    "names are not empty and have no '=', and neither names nor values have a null "
+                    "character"
                 )
         directory = fields.pop("working_dir", None)
         if not isinstance(directory, str | os.PathLike | None):

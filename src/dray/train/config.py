@@ -232,7 +232,7 @@ class RunConfig:
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     callbacks: Sequence[UserCallback] = ()
-    worker_runtime_env: Mapping[str, Any] | None = None
+    worker_runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     sync_config: object = field(default=GIVEN_UP, repr=False, compare=False)
     verbose: object = field(default=GIVEN_UP, repr=False, compare=False)
