@@ -15,7 +15,7 @@ import pytest
 
 import dray.data
 import dray.train
-from dray.errors import ConfigError, WorkerGroupError
+from dray.errors import ConfigError, StorageError, WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
 from tests.support import ctrl_c
 
@@ -91,10 +91,13 @@ def fit(
 
 @on_processes
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(
-    storage: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://nowhere.invalid:1")  # gRPC is not to look there
-    undisturbed = fit(storage / "undisturbed")
+    with monkeypatch.context() as shown:
+        shown.delenv("DRAY_PROGRESS")
+        undisturbed = fit(storage / "undisturbed")
+    assert "TensorFlow's workers listen on every address" in capfd.readouterr().err
     assert undisturbed.return_value == (0, 2, "tf_keras")
     assert undisturbed.metrics is not None
     assert 0 < undisturbed.metrics["error"] < 9
@@ -106,6 +109,16 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(
     assert {name for name in os.listdir(killed.checkpoint.path) if name[0] != "."} == {
         "model.keras"
     }
+
+
+@pytest.mark.parametrize("name", ["..", "../a.h5", "/tmp/a.h5", "a\0", 1, ["."]])
+def test_no_model_is_loaded_from_beside_a_checkpoint(name: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.h5").touch()
+    (tmp_path / "checkpoint").mkdir()
+    checkpoint = TensorflowCheckpoint(tmp_path / "checkpoint")
+    checkpoint.set_metadata({TensorflowCheckpoint.MODEL_FILENAME_KEY: name})
+    with pytest.raises(StorageError, match="checkpoint has no "):
+        checkpoint.get_model()
 
 
 @on_processes

@@ -58,6 +58,11 @@ class TensorflowBackend(Backend):
         addresses = [worker.address for worker in worker_group.workers]
         worker_group.execute(_know_cluster, addresses, ports)
         worker_group.collectives = "gRPC"
+        if len(addresses) > 1 and all(address.startswith("127.") for address in addresses):
+            worker_group.warn(
+                "TensorFlow's workers listen on every address of this machine, and do what anybody "
+                "who connects tells them: see that nobody else can"
+            )
 
 
 @dataclass

@@ -64,14 +64,16 @@ class TensorflowCheckpoint(Checkpoint):
     def get_model(self) -> Any:
         """Load the model, with its optimizer.
 
+        In the formats HDF5 and SavedModel that runs code of whoever made the checkpoint.
+
         Raises:
             StorageError: There is none.
         """
-        import tensorflow as tf
-
         name = self.get_metadata().get(self.MODEL_FILENAME_KEY, MODEL)
         with self.as_directory() as directory:
-            path = os.path.join(directory, str(name))
-            if not os.path.exists(path):
-                raise StorageError(f"{self.path} has no {name}; it holds {os.listdir(directory)}")
-            return tf.keras.models.load_model(path)
+            there = os.listdir(directory)
+            if name not in (".", *there):
+                raise StorageError(f"{self.path} has no {name}; it holds {there}")
+            import tensorflow as tf
+
+            return tf.keras.models.load_model(os.path.join(directory, name))
