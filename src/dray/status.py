@@ -6,18 +6,18 @@ of other versions: what is missing is left out, and what is not known is ignored
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from dray.errors import visible
 
 # A program with more tasks than this wants numbers, not a list.
 MOST_TASKS = 100
 
 _T = TypeVar("_T")
 _MOST_METRICS = 8
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,13 +185,8 @@ def _value(hint: Any, data: Any) -> Any:
 
 def text(programs: Iterable[ProgramStatus]) -> str:
     """Return what people read."""
-    lines = [_visible(line) for program in programs for line in _program(program)]
+    lines = [visible(line) for program in programs for line in _program(program)]
     return "\n".join(lines or ["No program of yours uses dray on this machine now."])
-
-
-def _visible(line: str) -> str:
-    """Return a line without control characters, which a name may have."""
-    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], line)
 
 
 def _program(program: ProgramStatus) -> Iterator[str]:

@@ -40,7 +40,7 @@ def train():
         inner.close()
         outer.update()
         tqdm.write(f"\\x1b[31mred {step} of {rank}", file=sys.stderr)
-        dray.train.report({"step": step})
+        dray.train.report({"step": step, "said": "\\x1b[2J"})
     outer.close()
 """
 

@@ -71,6 +71,8 @@ from dray.errors.training import raised_in_driver as raised_in_driver
 if TYPE_CHECKING:
     from dray.errors.shortfall import Shortfall
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 class ConfigError(DrayError, ValueError):
     """A request is malformed; the message names the argument and what is allowed."""
@@ -372,6 +374,11 @@ def shown(value: object) -> str:
     except Exception:  # noqa: BLE001 (a user's code may raise anything)
         return f"<{type(value).__qualname__}, its repr() failed>"
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def visible(line: str) -> str:
+    """Return a line without control characters, which a name may have."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], line)
 
 
 def join_names(names: Sequence[str]) -> str:

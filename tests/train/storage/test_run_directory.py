@@ -197,6 +197,9 @@ def test_what_nobody_has_written_so_is_left_out(tmp_path: Path) -> None:
     paths[-1].symlink_to("/dev/zero")
     assert [each.report for each in directory.sound_checkpoints()] == [0]
     assert all(f"{path.parent.name} is left out" in str(warned) for path in paths)
+    paths[0].write_bytes(seal(plain.replace("{}", r'{"\u001b[2J": [1, ""]}').encode()))
+    assert [each.report for each in directory.sound_checkpoints()] == [0]
+    assert r"is damaged (\x1b[2J is not as it was committed)" in warned[-1]
     lines = tmp_path / "metrics" / "rank-00000.jsonl"
     for metrics in CRAFTED_METRICS:
         with lines.open("ab") as file:

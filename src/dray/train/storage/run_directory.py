@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray import host
-from dray.errors import NoRunError, StorageError
+from dray.errors import NoRunError, StorageError, visible
 from dray.train.storage.base import Lines, Log, Storage
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.copies import Care
@@ -105,7 +105,7 @@ class RunDirectory:
         """Tell the user, unless that has been told already."""
         if text not in self._warned:
             self._warned.add(text)
-            self.warn(text)
+            self.warn(visible(text))
 
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json, whole or not at all."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dray.engines.terminal_lines import Rows
+from dray.errors import visible
 from dray.status import TrainingStatus, WorkerStatus
 from dray.train.run.output.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.output.reading import describe_reading
@@ -29,7 +30,7 @@ _HERE = ("127.0.0.1", "localhost")
 def format_metrics(metrics: Mapping[str, object]) -> str:
     """Return the first metrics in one short line."""
     parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:6]]
-    return " ".join(parts) + (" ..." if len(metrics) > len(parts) else "")
+    return visible(" ".join(parts)) + (" ..." if len(metrics) > len(parts) else "")
 
 
 def _short(value: object) -> str:
