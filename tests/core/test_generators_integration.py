@@ -392,6 +392,33 @@ def test_a_method_that_is_a_generator() -> None:
     assert dray.get(source.count.remote()) == 3
 
 
+@dray.remote
+class Endless:
+    def items(self, gate: Gate) -> Iterator[int]:
+        try:
+            while gate.is_there():
+                yield 1
+        finally:
+            gate.ring("closed")
+
+    def answer(self) -> str:
+        return "answer"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_method_that_is_a_generator_is_cancelled(threads: int, most: int, gate: Gate) -> None:
+    source = Endless.options(max_concurrency=threads).remote()
+    options = {"_generator_backpressure_num_objects": most} if most else {}
+    items = source.items.options(**options).remote(gate)
+    assert dray.get(next(items)) == 1
+    dray.cancel(items)
+    with pytest.raises(TaskCancelledError):
+        dray.get(list(items))
+    assert gate.heard() == ["closed"]
+    assert dray.get(source.answer.remote(), timeout=TRY_S) == "answer"
+
+
 def test_async_generators_of_an_actor_run_side_by_side() -> None:
     @dray.remote
     class Talk:

@@ -10,6 +10,7 @@ has, or has had, is dropped.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -31,7 +32,7 @@ class _Stream:
         task: The task that yields them; None when there will be no more.
         items: The numbers of the items that it holds.
         passed: Number of items before these.
-        read: Number of items asked for.
+        read: Number of items asked for; infinite if the task waits for no reader any more.
         sought: Callbacks for an item with an index, or for the end.
         paced: Callbacks for a number of items read.
     """
@@ -40,7 +41,7 @@ class _Stream:
         self.task: Task | None = task
         self.items: deque[int] = deque()
         self.passed = 0
-        self.read = 0
+        self.read: float = 0
         self.sought: list[tuple[int, Callable[[], None]]] = []
         self.paced: list[tuple[int, Callable[[], None]]] = []
 
@@ -123,6 +124,13 @@ class Streams(StreamOperations):
     def when_read(self, number: int, count: int, callback: Callable[[], None]) -> None:
         """Call back when so many items of a stream have been read."""
         self._streams[number].paced.append((count, callback))
+
+    def hold_up_no_more(self, number: int) -> None:
+        """Let a task go on without its readers: it knows that it is to end."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.read = math.inf
+            _call_all(stream.paced)
 
     def has_item(self, number: int, index: int) -> bool:
         """Return whether a stream has an item with this index, or none will come."""

@@ -171,6 +171,7 @@ class TaskTable:
             self._streams.end(task)
 
     def acknowledge_cancel(self, number: int) -> None:
-        """Answer who has cancelled a call: it will not begin any more."""
+        """Answer who has cancelled a call: it will not begin any more, nor wait for readers."""
+        self._streams.hold_up_no_more(number)
         for client, question in self.cancelling.pop(number, ()):
             self._hub.reply(client, question, None)

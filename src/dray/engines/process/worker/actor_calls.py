@@ -186,7 +186,12 @@ class ActorCalls:
             with ExitForkedChildren():
                 value = method_of(self._actor, method)(*args, **kwargs)
                 del args, kwargs
-                values = results.pack_results(value, returns, name, number, most_unread)
+                if returns == "stream":
+                    stream = _PlainStream(results, message, iter(value))
+                    while not stream.send_ahead():
+                        results.keep_pace(number, stream.sent - 1, most_unread)
+                    value = ()
+                values = results.pack_results(value, returns, name, number)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._ended(number, name, retried, error)
         else:
@@ -345,7 +350,7 @@ class ActorCalls:
 
 
 class _PlainStream:
-    """The items of a generator without `async`, in an actor that has async methods.
+    """The items of an actor's generator without `async`.
 
     Attributes:
         sent: Number of the items that were sent.
@@ -363,14 +368,15 @@ class _PlainStream:
         self.error: BaseException | None = None
 
     def send(self) -> None:
-        """Send items until they are too far ahead of their reader, or are over."""
+        """Do what `send_ahead` does, in a thread beside the loop."""
         try:
             with ExitForkedChildren():
-                self.over = self._send()
+                self.over = self.send_ahead()
         except BaseException as error:  # noqa: BLE001 (raised where the call is waited for)
             self.over, self.error = True, error
 
-    def _send(self) -> bool:
+    def send_ahead(self) -> bool:
+        """Send items until they are too far ahead of their reader; return whether they are over."""
         results, cancelled = self._results, self._results.runtime.cancelled
         while self.number not in cancelled:
             try:
