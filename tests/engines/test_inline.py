@@ -30,6 +30,7 @@ from dray.errors import (
     TaskError,
     WorkerDiedError,
 )
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from dray.util.placement_group import (
     get_current_placement_group,
     get_placement_group,
@@ -623,6 +624,29 @@ def test_placement_groups() -> None:
         dray.get(group.ready())
     remove_placement_group(other)
     assert dray.available_resources()["CPU"] == 4
+
+
+def _held() -> tuple[object, dict[str, float], str | None]:
+    resources = dray.get_runtime_context().get_assigned_resources()
+    return dray.get_gpu_ids(), resources, os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def test_actors_in_groups_and_train_functions_know_their_devices(tmp_path: Path) -> None:
+    @dray.remote(num_gpus=1)
+    class Holder:
+        def held(self) -> object:
+            return _held()
+
+    dray.shutdown()
+    dray.init(engine="inline", num_gpus=2)
+    group = placement_group([{"GPU": 1}])
+    holder = Holder.options(placement_group=group).remote()
+    assert dray.get(holder.held.remote()) == ([0], {"GPU": 1}, "0")
+    scaling = ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 1})
+    run = RunConfig(storage_path=tmp_path)
+    trainer = DataParallelTrainer(_held, scaling_config=scaling, run_config=run)
+    assert trainer.fit().return_value == ([1], {"GPU": 1}, "1")
+    assert _held() == ([], {}, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def test_a_reference_does_not_outlive_what_holds_it() -> None:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -53,10 +53,14 @@ class InlineActor(Actor):
         self._around = contextlib.ExitStack()
 
     def make(
-        self, factory: ActorFactory, around: AbstractContextManager[None], started: Started
+        self,
+        factory: ActorFactory,
+        around: Sequence[AbstractContextManager[None]],
+        started: Started,
     ) -> None:
         """Make the actor's object, on the thread that drives the run."""
-        self._around.enter_context(around)
+        for context in around:
+            self._around.enter_context(context)
         self._actor = factory(self._post)
         self._mailbox.put(started)
 
@@ -121,7 +125,10 @@ class InlineEngine(LocalEngine):
         runtime_env = self._runtime_env | spec.runtime_env
         own = runtime_env.expanded(os.environ)
         variables = {**self.variables(devices, node, own), **own}
-        around = in_environment(variables, runtime_env.local_directory(self.name))
+        around = [
+            in_environment(variables, runtime_env.local_directory(self.name)),
+            self._runtime.holding(reservation.bundles[spec.bundle], devices),
+        ]
         actor = InlineActor(spec.name, spec.mailbox, jobs)
         started = Started(actor, node.node_id, node.address, devices)
         jobs.put(lambda: actor.make(spec.factory, around, started))

@@ -17,7 +17,7 @@ import os
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, cast
@@ -102,11 +102,8 @@ class InlineRuntime(Runtime):
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             group = self._place(options, options.resources)
-            ids = self._ledger.nodes[0].devices  # the first: a task ends before another one begins
-            held = {
-                n: tuple(ids[n][: math.ceil(q)]) for n, q in options.resources.items() if n in ids
-            }
-            here, around = self._surroundings(options, group, held)
+            devices = self._first_devices(options)  # a task ends before another one begins
+            here, around = self._surroundings(options, group, devices)
             function_name = f"{function.__module__}.{function.__qualname__}"
             work = Work(
                 title=f"task {options.name}",
@@ -145,7 +142,8 @@ class InlineRuntime(Runtime):
             copied = store(kind, f"actor class {options.class_name}").load()
             arguments = store_arguments(args, kwargs, options.class_name)
             held = None if group is not None else self._hold(options)
-            here, around = self._surroundings(options, group, held.devices[0] if held else {})
+            devices = held.devices[0] if held else self._first_devices(options)
+            here, around = self._surroundings(options, group, devices)
             actor = InlineObject(copied, options, arguments, here, around, held, self._forgotten)
             self._actors.add(actor)
             if options.detached:
@@ -214,6 +212,11 @@ class InlineRuntime(Runtime):
         )
         variables = {name: value for name, value in shown.items() if value is not None}
         return here, RuntimeEnv(variables) | runtime_env
+
+    def _first_devices(self, options: TaskOptions | ActorOptions) -> dict[str, tuple[str, ...]]:
+        ids = self._ledger.nodes[0].devices
+        asked = options.resources.items()
+        return {name: tuple(ids[name][: math.ceil(n)]) for name, n in asked if name in ids}
 
     def _hold(self, options: ActorOptions) -> Held | None:
         """Take what an actor holds, as long as it is free; nothing here waits for it."""
@@ -304,6 +307,18 @@ class InlineRuntime(Runtime):
 
     def groups(self) -> list[Described]:
         return [group.describe() for group in self._groups]
+
+    @contextlib.contextmanager
+    def holding(
+        self, resources: Mapping[str, float], devices: Mapping[str, tuple[str, ...]]
+    ) -> Iterator[None]:
+        """Let code outside of tasks and actors know what it holds, as in a train function."""
+        before = self.home
+        self.home = replace(before, resources=resources, accelerator_ids=devices)
+        try:
+            yield
+        finally:
+            self.home = before
 
     def execution_context(self) -> ExecutionContext:
         work = current.get()
