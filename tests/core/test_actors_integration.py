@@ -370,20 +370,18 @@ def test_a_concurrency_group_that_the_actor_lacks_is_refused() -> None:
 
 @pytest.mark.parametrize("groups", [{}, {"io": 1}])
 def test_a_call_for_a_concurrency_group_that_the_actor_lacks_fails(
-    core_engine: str, groups: dict[str, int]
+    groups: dict[str, int],
 ) -> None:
-    if core_engine == "ray":
-        pytest.skip("Ray aborts the actor's process")
-
     @dray.remote(concurrency_groups=groups)
     class Grouped:
         def meet(self) -> str:
             return "met"
 
-    grouped = Grouped.remote()
-    with pytest.raises(ConfigError, match="no concurrency group 'nowhere'"):
-        dray.get(grouped.meet.options(concurrency_group="nowhere").remote())
-    assert dray.get(grouped.meet.remote()) == "met"
+    made = Grouped.remote()
+    for grouped in (made, dray.get(dray.put(made))):
+        with pytest.raises(ConfigError, match="no concurrency group 'nowhere'"):
+            dray.get(grouped.meet.options(concurrency_group="nowhere").remote())
+        assert dray.get(grouped.meet.remote()) == "met"
 
 
 def test_a_call_that_waits_for_its_argument_holds_up_those_of_its_caller_alone(gate: Gate) -> None:

@@ -8,13 +8,13 @@ an engine may prepare as much as it likes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import NameTakenError
+from dray.errors import ConfigError, NameTakenError
 from dray.scheduling.requests import Node, Request
 from dray.user_warnings import warn_user
 
@@ -425,6 +425,18 @@ def group_name_taken(name: str) -> NameTakenError:
         f"a placement group is called {name!r} already; choose another name, remove that one, or "
         "get it with get_placement_group()"
     )
+
+
+def no_concurrency_group(name: str, asked: str, groups: Collection[str]) -> ConfigError:
+    """Return the error of a call for a concurrency group that its actor does not have.
+
+    Args:
+        name: The actor's, for the message.
+        asked: The group.
+        groups: Those that the actor has.
+    """
+    known = ", ".join(sorted(groups)) or "none"
+    return ConfigError(f"{name} has no concurrency group {asked!r}; it has {known}")
 
 
 def warn_not_detached(what: str, engine: str) -> None:

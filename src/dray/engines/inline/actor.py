@@ -30,12 +30,12 @@ from dray.engines.runtime import (
     Kwargs,
     Returned,
     Submit,
+    no_concurrency_group,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
-    ConfigError,
     DrayError,
     GroupRemovedError,
     PendingCallsLimitExceeded,
@@ -203,11 +203,9 @@ class InlineObject(Pickled, Host, ActorBackend):
         if retries is None:
             retries = self.options.max_task_retries
         group = options.concurrency_group or self.methods[method].get("concurrency_group")
-        if group is not None and group not in self.options.concurrency_groups:
-            known = ", ".join(sorted(self.options.concurrency_groups)) or "none"
-            raise ConfigError(
-                f"actor {self.class_name} has no concurrency group {group!r}; it has {known}"
-            )
+        groups = self.options.concurrency_groups
+        if group is not None and group not in groups:
+            raise no_concurrency_group(f"actor {self.class_name}", group, groups)
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             self._pending = [outcome for outcome in self._pending if not outcome.done()]

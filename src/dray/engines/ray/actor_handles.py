@@ -18,14 +18,22 @@ from dray.engines.runtime import (
     Kwargs,
     Returned,
     Submit,
+    no_concurrency_group,
 )
 
 
 class RayObject(ActorBackend):
-    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels."""
+    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
 
-    def __init__(self, handle: Any) -> None:
+    Args:
+        handle: The handle.
+        groups: The actor's concurrency groups; None if they are not known, as of one that was found
+            by its name.
+    """
+
+    def __init__(self, handle: Any, groups: frozenset[str] | None = None) -> None:
         self.handle = handle
+        self._groups = groups
         self.class_name = handle._ray_actor_creation_function_descriptor.class_name
 
     @functools.cached_property
@@ -43,6 +51,10 @@ class RayObject(ActorBackend):
 
     def bind(self, method: str, options: CallOptions) -> Submit:
         name = f"{self.class_name}.{method}"
+        group = options.concurrency_group
+        if group and self._groups is not None and group not in self._groups:
+            # Ray would abort the actor's process.
+            raise no_concurrency_group(f"actor {self.class_name}", group, self._groups)
         try:
             submit = (
                 getattr(self.handle, method).options(**ray_options.of_call(method, options)).remote
@@ -65,7 +77,7 @@ class RayObject(ActorBackend):
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RayObject, (self.handle,))
+        return (RayObject, (self.handle, self._groups))
 
 
 def _given(handle: Any, method: str) -> Described:

@@ -115,7 +115,8 @@ class RayRuntime(Runtime):
 
         def call(args: Args, kwargs: Kwargs) -> ActorBackend:
             try:
-                return RayObject(create(*bare(args), **bare_named(kwargs)))
+                handle = create(*bare(args), **bare_named(kwargs))
+                return RayObject(handle, frozenset(options.concurrency_groups))
             except Exception as error:
                 raise refused(error, name, kind, args, kwargs) from error
 

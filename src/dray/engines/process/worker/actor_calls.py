@@ -23,8 +23,7 @@ from dray.engines.rpc.actor_host import (
 )
 from dray.engines.rpc.framing import Message
 from dray.engines.rpc.serialization import Retried
-from dray.engines.runtime import Args, Kwargs
-from dray.errors import ConfigError
+from dray.engines.runtime import Args, Kwargs, no_concurrency_group
 
 if TYPE_CHECKING:
     import asyncio
@@ -164,8 +163,7 @@ class ActorCalls:
     def _refuse(self, message: Message, group: str) -> None:
         _, number, _, payload, deps, _, details = message
         _, name, _, _, retried, _ = details
-        known = ", ".join(sorted(filter(None, self._sizes))) or "none"
-        error = ConfigError(f"the actor has no concurrency group {group!r}; it has {known}")
+        error = no_concurrency_group("the actor", group, self._sizes.keys() - {_DEFAULT})
         self._results.runtime.return_unread([payload, *deps])
         self._ended(number, name, retried, error)
 
