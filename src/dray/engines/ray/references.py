@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
+from weakref import WeakSet
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import RayError, TaskCancelledError, TaskPlacementGroupRemoved
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.errors import raise_result, result_error
@@ -25,7 +26,7 @@ class RayRef(ObjectRef):
     Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
     """
 
-    __slots__ = ("ray_ref",)
+    __slots__ = ("__weakref__", "ray_ref")
 
     def __init__(self, ray_ref: Any) -> None:
         self.ray_ref = ray_ref
@@ -44,8 +45,10 @@ class RayRef(ObjectRef):
             error = done.exception()
             if error is None:
                 answer.set_result(shown(done.result()))
+            elif isinstance(error, RayError):
+                answer.set_exception(result_error(told_of_group(error, [self])))
             else:
-                answer.set_exception(result_error(error) if isinstance(error, RayError) else error)
+                answer.set_exception(error)
 
         self.ray_ref.future().add_done_callback(pass_on)
         return answer
@@ -54,7 +57,7 @@ class RayRef(ObjectRef):
         try:
             value = yield from self.ray_ref.__await__()
         except RayError as error:
-            raise_result(error)
+            raise_result(told_of_group(error, [self]))
         return shown(value)
 
     def __eq__(self, other: object) -> bool:
@@ -95,6 +98,26 @@ class RayRefGenerator(ObjectRefGenerator):
 
     def is_finished(self) -> bool:
         return bool(self.ray_ref.is_finished())
+
+
+# Results of tasks that were cancelled since their placement group was to be removed.
+_removed_with_group: WeakSet[Any] = WeakSet()
+
+
+def cancel_with_group(refs: Iterable[RayRef | RayRefGenerator]) -> None:
+    """Cancel tasks whose placement group is about to be removed: Ray would try them for ever."""
+    for ref in refs:
+        last = ref.ray_ref if isinstance(ref, RayRef) else ref.ray_ref.completed()
+        if not ray.wait([last], timeout=0, fetch_local=False)[0]:
+            _removed_with_group.add(ref)
+            ray.cancel(ref.ray_ref, force=True)
+
+
+def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
+    """Return Ray's error of some references, which tells of a placement group that was removed."""
+    if isinstance(error, TaskCancelledError) and any(ref in _removed_with_group for ref in refs):
+        return TaskPlacementGroupRemoved()
+    return error
 
 
 # Types of Ray's, each with what returns a value of it as dray shows it.

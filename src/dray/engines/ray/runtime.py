@@ -24,7 +24,15 @@ from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.generators import iterable, with_iterable_methods
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
-from dray.engines.ray.references import RayRef, bare, bare_named, ray_refs, shown, wrapper
+from dray.engines.ray.references import (
+    RayRef,
+    bare,
+    bare_named,
+    ray_refs,
+    shown,
+    told_of_group,
+    wrapper,
+)
 from dray.engines.ray.status import status
 from dray.engines.ray.workers import gpu_variables
 from dray.engines.ray.workers.forked_worker import own_membership
@@ -90,13 +98,17 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
+        group = options.placement.group
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             _check_group(options)
             try:
-                return wrap(submit(*bare(args), **bare_named(kwargs)))
+                returned = wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
                 raise refused(error, name, function, args, kwargs) from error
+            if isinstance(group, RayGroup) and returned is not None:
+                group.add_results(returned)
+            return returned
 
         return call
 
@@ -140,7 +152,7 @@ class RayRuntime(Runtime):
         try:
             values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
-            raise_result(error)
+            raise_result(told_of_group(error, refs))
         return [shown(value) for value in values]
 
     def put(self, value: object) -> ObjectRef:
