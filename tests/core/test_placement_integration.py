@@ -295,6 +295,10 @@ def test_what_is_asked_of_a_removed_group_is_refused() -> None:
     assert dray.get(node.options(name="before", **within(group, 0)).remote())
     remove_placement_group(group)
     for known in (group, again):
+        with pytest.raises(EngineError):
+            dray.get(known.ready(), timeout=PATIENCE_S)
+        with contextlib.suppress(EngineError):
+            assert known.wait(1) is False
         for bundle in (0, -1):
             with pytest.raises(ConfigError, match="has been removed"):
                 node.options(**within(known, bundle)).remote()

@@ -120,6 +120,7 @@ class Groups(GroupOperations):
                 self._actors.kill(actor, True, "ended with its placement group, which was removed")
         if record.held is not None:
             self._release_when_free(record, record.held)
+            self._hub.store.replace(record.ready, error)
         elif record.asked is not None:
             record.asked.cancel()
             self._hub.store.seal(record.ready, error)

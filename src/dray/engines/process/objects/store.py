@@ -137,6 +137,12 @@ class Store:
         for callback in waiting or ():
             callback(number)
 
+    def replace(self, number: int, payload: Payload) -> None:
+        """Give an object whose value is of plain bytes another value."""
+        entry = self._entries[number]
+        assert type(entry.payload) is bytes
+        entry.payload = payload
+
     def _give_up(self, payload: Payload) -> None:
         if type(payload) is tuple and payload[0] == STORED:
             self._free_if_unused(payload[1])
