@@ -321,3 +321,16 @@ def test_a_queue_is_shut_down(force: bool) -> None:
     with pytest.raises(ActorDiedError):  # not before: Ray may answer a call that follows a kill
         dray.get(actor.qsize.remote(), timeout=PATIENCE_S)
     items.shutdown()
+    with pytest.raises(ActorDiedError, match="the queue was shut down"):
+        items.put(2)
+
+
+def test_a_queue_may_be_shut_down_after_its_session(core_engine: str) -> None:
+    if core_engine == "ray":
+        pytest.skip("other tests use the session")
+    before, after = Queue(), Queue()
+    dray.shutdown()
+    before.shutdown()
+    assert not dray.is_initialized()
+    dray.init(engine="inline")
+    after.shutdown()

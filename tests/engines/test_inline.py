@@ -38,6 +38,7 @@ from dray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
+from dray.util.queue import Queue
 from dray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -656,6 +657,13 @@ def test_a_reference_does_not_outlive_what_holds_it() -> None:
     gc.collect()
     with pytest.raises(ObjectLostError):
         pickle.loads(payload)
+
+
+def test_a_queue_may_be_shut_down_after_its_session() -> None:
+    items = Queue()
+    dray.shutdown()
+    items.shutdown()
+    assert not dray.is_initialized()
 
 
 def test_status() -> None:

@@ -8,13 +8,14 @@ import queue
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dray import session
 from dray.checks import is_whole, plain
 from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import cancel, get, kill, wait
 from dray.core.remote import remote
 from dray.engines.object_ref import ObjectRef
-from dray.errors import ArgumentTypeError, ConfigError, DrayError
+from dray.errors import ActorDiedError, ArgumentTypeError, ConfigError, DrayError, EngineError
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -71,7 +72,18 @@ class Queue:
     def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:
         self.maxsize = maxsize
         kind = remote(_QueueActor)
-        self.actor: ActorHandle = kind.options(**(actor_options or {})).remote(maxsize)
+        self._actor: ActorHandle | None = kind.options(**(actor_options or {})).remote(maxsize)
+
+    @property
+    def actor(self) -> ActorHandle:
+        """The actor.
+
+        Raises:
+            ActorDiedError: The queue was shut down.
+        """
+        if self._actor is None:
+            raise ActorDiedError(None, details="the queue was shut down; make a new one")
+        return self._actor
 
     def __len__(self) -> int:
         return self.size()
@@ -169,12 +181,13 @@ class Queue:
             force: Whether to kill it at once, so that calls that wait fail.
             grace_period_s: Seconds to answer earlier calls before it is killed.
         """
-        actor: ActorHandle | None = self.__dict__.pop("actor", None)
-        if actor is None:
+        actor, self._actor = self._actor, None
+        if actor is None or not session.is_initialized():
             return
-        if not force:
-            wait([actor.end.remote()], timeout=grace_period_s)
-        kill(actor)
+        with contextlib.suppress(EngineError):  # it may be of a session before this one
+            if not force:
+                wait([actor.end.remote()], timeout=grace_period_s)
+            kill(actor)
 
 
 class _QueueActor:
