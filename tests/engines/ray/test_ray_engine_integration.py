@@ -189,6 +189,13 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
             os._exit(0)
         return os.waitpid(child, 0)[1]
 
+    def raised_in_a_fork() -> int:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(PATIENCE_S)
+            raise ValueError("of a fork")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
     def train(config: dict[str, Any]) -> Any:
         own = get_current_placement_group()
         return (
@@ -198,6 +205,7 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
             ray.get_runtime_context().namespace,
             own is not None and own.bundle_specs,
             refused_in_a_fork(),
+            raised_in_a_fork(),
         )
 
     trainer = DataParallelTrainer(
@@ -206,7 +214,7 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
         run_config=RunConfig(storage_path=storage),
     )
     namespace = ray.get_runtime_context().namespace
-    assert trainer.fit().return_value == (42, 7, 42, namespace, [{"CPU": 1}], 0)
+    assert trainer.fit().return_value == (42, 7, 42, namespace, [{"CPU": 1}], 0, 1)
 
 
 # Connecting.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -119,6 +120,9 @@ def _join_when_used(membership: Membership) -> None:
         join()
         return True
 
+    if sys.excepthook is ray._private.worker.custom_excepthook:
+        # It tells the cluster, and in a fork of this process it would hang.
+        sys.excepthook = ray._private.worker.normal_excepthook
     worker.check_connected = join_and_check
     auto_init_hook.auto_init_ray = join
     ray.is_initialized = is_initialized
