@@ -176,7 +176,7 @@ class ActorHandle:
         return hash(self._actor_id)
 
     def __repr__(self) -> str:
-        return f"Actor({self._actor.class_name}, {self._actor_id})"
+        return repr(self._actor)
 
 
 class ActorClassMetadata(NamedTuple):

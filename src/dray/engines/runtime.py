@@ -33,6 +33,11 @@ NOT_METHODS = {
 # made, the second calls a function with the actor's object, the third ends the actor.
 OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
 
+# Message of the ObjectLostError for a reference or an actor, which it names.
+OF_ENDED_SESSION = (
+    "{!r} belongs to a session that has ended, and its value with it; make it again after "
+    "dray.init()"
+)
 # Message of the ConfigError for work in a placement group that is no more.
 GROUP_REMOVED = "the placement group has been removed; make a new one"
 
@@ -197,6 +202,9 @@ class ActorBackend(ABC):
     @abstractmethod
     def actor_id(self) -> str:
         """Its id, as text."""
+
+    def __repr__(self) -> str:
+        return f"Actor({self.class_name}, {self.actor_id})"
 
 
 class Group(ABC):

@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.engines.ray import ray_options
 from dray.engines.ray.errors import refused
-from dray.engines.ray.references import bare, bare_named, wrapper
+from dray.engines.ray.references import OfConnection, bare, bare_named, wrapper
 from dray.engines.runtime import (
     NOT_METHODS,
     ActorBackend,
@@ -22,7 +22,7 @@ from dray.engines.runtime import (
 )
 
 
-class RayObject(ActorBackend):
+class RayObject(OfConnection, ActorBackend):
     """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
 
     Args:
@@ -32,7 +32,7 @@ class RayObject(ActorBackend):
     """
 
     def __init__(self, handle: Any, groups: frozenset[str] | None = None) -> None:
-        self.handle = handle
+        super().__init__(handle)
         self._groups = groups
         self.class_name = handle._ray_actor_creation_function_descriptor.class_name
 
@@ -42,7 +42,7 @@ class RayObject(ActorBackend):
 
         A handle that was found by name knows nothing else of its class.
         """
-        handle = self.handle
+        handle = self._rays
         return {
             name: _given(handle, name)
             for name in handle._ray_method_signatures
@@ -56,15 +56,15 @@ class RayObject(ActorBackend):
             # Ray would abort the actor's process.
             raise no_concurrency_group(f"actor {self.class_name}", group, self._groups)
         try:
-            submit = (
-                getattr(self.handle, method).options(**ray_options.of_call(method, options)).remote
-            )
+            own = getattr(self.rays, method)
+            submit = own.options(**ray_options.of_call(method, options)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             try:
+                self.check()
                 return wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
                 raise refused(error, name, args=args, kwargs=kwargs) from error
@@ -73,11 +73,11 @@ class RayObject(ActorBackend):
 
     @property
     def actor_id(self) -> str:
-        text: str = self.handle._actor_id.hex()
+        text: str = self._rays._actor_id.hex()
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RayObject, (self.handle, self._groups))
+        return (RayObject, (self.rays, self._groups))
 
 
 def _given(handle: Any, method: str) -> Described:

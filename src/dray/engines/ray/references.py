@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 from weakref import WeakSet
@@ -13,27 +14,50 @@ from ray import cloudpickle
 from ray.exceptions import RayError, TaskCancelledError, TaskPlacementGroupRemoved
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
+from dray.engines.ray.connect import own_connection
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import Args, Described, Kwargs, Returned
-from dray.errors import ConfigError
+from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, Returned
+from dray.errors import ConfigError, EngineError, ObjectLostError
 
 
-class RayRef(ObjectRef):
+class OfConnection:
+    """Something of Ray's that one connection knows: asked of it later, Ray may hang or abort."""
+
+    __slots__ = ("_connection", "_rays")
+
+    def __init__(self, rays: Any) -> None:
+        self._rays = rays
+        self._connection = own_connection()
+
+    @property
+    def rays(self) -> Any:
+        """Return Ray's own, as `check` allows."""
+        self.check()
+        return self._rays
+
+    def check(self) -> None:
+        """Return if the connection is there.
+
+        Raises:
+            ObjectLostError: It has ended.
+        """
+        if self._connection is not own_connection():
+            raise ObjectLostError(OF_ENDED_SESSION.format(self))
+
+
+class RayRef(OfConnection, ObjectRef):
     """A reference of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
 
     Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
     """
 
-    __slots__ = ("__weakref__", "ray_ref")
-
-    def __init__(self, ray_ref: Any) -> None:
-        self.ray_ref = ray_ref
+    __slots__ = ("__weakref__",)
 
     def binary(self) -> bytes:
         """Return the object's id as bytes."""
-        binary: bytes = self.ray_ref.binary()
+        binary: bytes = self._rays.binary()
         return binary
 
     def future(self) -> Future[Any]:
@@ -50,24 +74,24 @@ class RayRef(ObjectRef):
             else:
                 answer.set_exception(error)
 
-        self.ray_ref.future().add_done_callback(pass_on)
+        self.rays.future().add_done_callback(pass_on)
         return answer
 
     def __await__(self) -> Generator[object, None, Any]:
         try:
-            value = yield from self.ray_ref.__await__()
+            value = yield from self.rays.__await__()
         except RayError as error:
             raise_result(told_of_group(error, [self]))
         return shown(value)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is RayRef and bool(other.ray_ref == self.ray_ref)
+        return type(other) is RayRef and bool(other._rays == self._rays)
 
     def __hash__(self) -> int:
-        return hash(self.ray_ref)
+        return hash(self._rays)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_arrived, (cloudpickle.dumps(self.ray_ref),))
+        return (_arrived, (cloudpickle.dumps(self.rays),))
 
 
 def _arrived(pickled: bytes) -> RayRef:
@@ -75,29 +99,30 @@ def _arrived(pickled: bytes) -> RayRef:
     return RayRef(pickle.loads(pickled))
 
 
-class RayRefGenerator(ObjectRefGenerator):
-    """The generator that Ray gives for a call that yields."""
+class RayRefGenerator(OfConnection, ObjectRefGenerator):
+    """The generator that Ray gives for a call that yields.
 
-    __slots__ = ("ray_ref",)
+    Ray waits for it, and cancels it, as for a reference.
+    """
 
-    def __init__(self, ray_generator: Any) -> None:
-        self.ray_ref = ray_generator  # Ray waits for it, and cancels it, as for a reference
+    __slots__ = ()
 
     def __next__(self) -> ObjectRef:
-        return RayRef(next(self.ray_ref))
+        with told_of_shutdown():
+            return RayRef(next(self.rays))
 
     async def __anext__(self) -> ObjectRef:
-        return RayRef(await anext(self.ray_ref))
+        return RayRef(await anext(self.rays))
 
     def completed(self) -> ObjectRef:
         """Return a reference that is ready when the generator has ended."""
-        return RayRef(self.ray_ref.completed())
+        return RayRef(self.rays.completed())
 
     def next_ready(self) -> bool:
-        return bool(self.ray_ref.next_ready())
+        return bool(self.rays.next_ready())
 
     def is_finished(self) -> bool:
-        return bool(self.ray_ref.is_finished())
+        return bool(self.rays.is_finished())
 
 
 # Results of tasks that were cancelled since their placement group was to be removed.
@@ -107,10 +132,10 @@ _removed_with_group: WeakSet[Any] = WeakSet()
 def cancel_with_group(refs: Iterable[RayRef | RayRefGenerator]) -> None:
     """Cancel tasks whose placement group is about to be removed: Ray would try them for ever."""
     for ref in refs:
-        last = ref.ray_ref if isinstance(ref, RayRef) else ref.ray_ref.completed()
+        last = ref.rays if isinstance(ref, RayRef) else ref.rays.completed()
         if not ray.wait([last], timeout=0, fetch_local=False)[0]:
             _removed_with_group.add(ref)
-            ray.cancel(ref.ray_ref, force=True)
+            ray.cancel(ref.rays, force=True)
 
 
 def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
@@ -118,6 +143,21 @@ def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
     if isinstance(error, TaskCancelledError) and any(ref in _removed_with_group for ref in refs):
         return TaskPlacementGroupRemoved()
     return error
+
+
+@contextlib.contextmanager
+def told_of_shutdown() -> Iterator[None]:
+    """Have who waits here hear of another thread's `shutdown()`, for which Ray exits.
+
+    Raises:
+        EngineError: It was called.
+    """
+    try:
+        yield
+    except SystemExit:
+        if ray.is_initialized():
+            raise
+        raise EngineError("dray.shutdown() was called; what was waited for will not come") from None
 
 
 # Types of Ray's, each with what returns a value of it as dray shows it.
@@ -145,7 +185,7 @@ def ray_refs(refs: Sequence[Any]) -> list[Any]:
         ConfigError: One belongs to another engine.
     """
     try:
-        return [ref.ray_ref for ref in refs]
+        return [ref.rays for ref in refs]
     except AttributeError:
         raise ConfigError(
             "a reference was made by another engine, which has been shut down since; its value is "
@@ -166,9 +206,9 @@ def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any
 
 def bare(args: Args) -> list[Any]:
     """Return arguments with references of Ray's in place of dray's: Ray awaits those."""
-    return [arg.ray_ref if type(arg) is RayRef else arg for arg in args]
+    return [arg.rays if type(arg) is RayRef else arg for arg in args]
 
 
 def bare_named(kwargs: Kwargs) -> Described:
     """Return arguments that were given by name, in the same way."""
-    return {k: arg.ray_ref if type(arg) is RayRef else arg for k, arg in kwargs.items()}
+    return {k: arg.rays if type(arg) is RayRef else arg for k, arg in kwargs.items()}

@@ -31,6 +31,7 @@ from dray.engines.ray.references import (
     ray_refs,
     shown,
     told_of_group,
+    told_of_shutdown,
     wrapper,
 )
 from dray.engines.ray.status import status
@@ -150,7 +151,8 @@ class RayRuntime(Runtime):
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         try:
-            values = ray.get(ray_refs(refs), timeout=timeout_s)
+            with told_of_shutdown():
+                values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
             raise_result(told_of_group(error, refs))
         return [shown(value) for value in values]
@@ -165,9 +167,10 @@ class RayRuntime(Runtime):
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         bare_refs = ray_refs(refs)
-        found, _ = ray.wait(
-            bare_refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch
-        )
+        with told_of_shutdown():
+            found, _ = ray.wait(
+                bare_refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch
+            )
         ready = set(found)  # Ray does not always keep their order
         pairs = list(zip(refs, bare_refs, strict=True))
         return [ref for ref, bare in pairs if bare in ready], [
@@ -191,7 +194,7 @@ class RayRuntime(Runtime):
     def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         if not isinstance(actor, RayObject):
             raise ConfigError("the actor was made by another engine, and is gone with it")
-        ray.kill(actor.handle, no_restart=no_restart)
+        ray.kill(actor.rays, no_restart=no_restart)
 
     # Names.
 

@@ -25,7 +25,7 @@ from dray.engines.rpc.serialization import (
     is_error,
     pack,
 )
-from dray.engines.runtime import Runtime
+from dray.engines.runtime import OF_ENDED_SESSION, Runtime
 from dray.errors import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 from dray.interrupts import final, leave, mark_shielded, pending, shielded, watch
 
@@ -185,10 +185,7 @@ class Values(Conversation, Runtime):
         if runtime is not self:
             if isinstance(runtime, Conversation):
                 runtime.refuse_forks()
-            raise ObjectLostError(
-                f"{ref!r} belongs to a session that has ended, and its value with it; make it "
-                "again after dray.init()"
-            )
+            raise ObjectLostError(OF_ENDED_SESSION.format(ref))
         number: int = ref.number
         return number
 
