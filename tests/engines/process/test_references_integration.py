@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import pickle
@@ -148,20 +149,22 @@ def test_a_reference_of_another_session_is_of_nothing_in_this_one() -> None:
     """Numbers begin anew in each session, and those of this one must not be meant."""
     reference, holder = dray.put("first"), Holder.remote()
     group = dray.util.placement_group([{"CPU": 1}])
-    by_hand = pickle.dumps((reference, holder, group))
-    loaded, actor, _ = pickle.loads(by_hand)
+    by_hand = pickle.dumps((reference, holder, group, fails_at_once.remote()))
+    loaded, actor, *_ = pickle.loads(by_hand)
     assert loaded == reference
     assert dray.get([loaded, actor.answer.remote()]) == ["first", 1]
     dray.shutdown()
     dray.init(num_cpus=2)
     mine = dray.put("second"), Holder.remote(), dray.util.placement_group([{"CPU": 1}])
-    lost, actor, group = pickle.loads(pickle.dumps(pickle.loads(by_hand)))
+    lost, actor, group, items = pickle.loads(pickle.dumps(pickle.loads(by_hand)))
     uses: tuple[Callable[[], Any], ...] = (
         lambda: dray.get(lost),
         lambda: dray.get(dray.get(dray.put([lost]))),
         lambda: dray.get(opened.remote([lost])),
         lambda: dray.get(opened.remote([reference])),
         lambda: dray.get(group.ready()),
+        lambda: next(items),
+        lambda: asyncio.run(anext(items)),
     )
     for use in uses:
         with pytest.raises(ObjectLostError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.engines.launch import system_limits
 from dray.engines.object_ref import ObjectRef
-from dray.engines.process.client.conversation import Conversation
+from dray.engines.process.client.conversation import Conversation, accepted
 from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
 from dray.engines.process.objects.shared_memory import Arena, SpillFile, read_at, round_up
 from dray.engines.rpc import serialization
@@ -237,8 +237,9 @@ class Values(Conversation, Runtime):
         self.keep(number)
         return self.new_ref(number)
 
-    def _ref_of_item(self, number: int | None) -> ProcessRef | None:
-        return None if number is None else self._known_ref(number)
+    def _ref_of_item(self, answer: Any) -> ProcessRef | None:
+        """Return a reference to the item that an answer names, if it does."""
+        return self._known_ref(answer) if isinstance(answer, int) else None
 
     @shielded
     def next_item(self, stream: int, index: int) -> ObjectRef | None:
@@ -247,7 +248,7 @@ class Values(Conversation, Runtime):
 
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
         take = self._ref_of_item
-        return self.promise(take, "next", stream, index, undo=take)
+        return self.promise(lambda answer: take(accepted(answer)), "next", stream, index, undo=take)
 
     @shielded
     def pass_by(self, stream: int, index: int) -> None:

@@ -116,6 +116,10 @@ class Streams(StreamOperations):
             stream.passed += 1
             self._hub.store.drop(stream.items.popleft())
 
+    def exists(self, number: int) -> bool:
+        """Return whether there is a stream of this number, which somebody refers to."""
+        return number in self._streams
+
     def is_read(self, number: int, count: int) -> bool:
         """Return whether so many items have been read, or nobody will read."""
         stream = self._streams.get(number)

@@ -19,6 +19,7 @@ from dray.engines.process.hub.protocol import WaitOperations
 from dray.engines.process.hub.records import Client, Item, WaitRequest
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import Payload, is_error
+from dray.errors import ObjectLostError
 
 
 class Waits(WaitOperations):
@@ -38,6 +39,11 @@ class Waits(WaitOperations):
         self._gather(WaitRequest(client, question, numbers, need, False))
 
     def on_next(self, client: Client, question: int, number: int, index: int) -> None:
+        if not self._streams.exists(number):
+            error = ObjectLostError("the generator is of another session; call its function again")
+            self._hub.refuse(client, question, error)
+            return
+
         def give() -> None:
             self._hub.reply(client, question, self._streams.take(client, number, index))
 
