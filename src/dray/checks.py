@@ -74,6 +74,11 @@ def check_flags(config: object, *names: str) -> None:
             raise ConfigError(f"{name} must be True or False, not {value!r}")
 
 
+def fields_of(config: object) -> dict[str, object]:
+    """Return the values of a dataclass's fields, without what a subclass has added."""
+    return {name: getattr(config, name) for name in getattr(config, "__dataclass_fields__", ())}
+
+
 def refuse_arrays(given: Mapping[str, object]) -> None:
     """Refuse arguments that are arrays or tensors: no later check could compare them.
 

@@ -407,7 +407,7 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
         with pytest.raises(ZeroDivisionError, match="failed on row 4, of rows 3 to 9 of"):
             rows.map(fails).take_all()
     late = files.filter(lambda row: row["x"] != 3).map(fails)
-    with pytest.raises(ZeroDivisionError, match="failed on the row at index 0 of rows 3 to 9 of"):
+    with pytest.raises(ZeroDivisionError, match="failed on a row made from rows 3 to 9 of"):
         late.take_all()
     assert isinstance(caught.value, UserCodeException)
     assert any(entry.name == "fails" for entry in caught.traceback) or caught.value.__cause__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import dray.data
+from dray.data.sources import staging
 
 LARGE = 2**53 + 1  # no float is that number
 NOON = datetime.datetime(2020, 1, 1, 12)
@@ -123,3 +125,13 @@ def test_frames_of_files_that_pandas_wrote_keep_all_values(tmp_path: Path) -> No
     named = dray.data.read_parquet(tmp_path / "indexed.parquet")
     assert named.to_pandas()["k"].tolist() == ["a", "b"]
     assert named.groupby("k").map_groups(lambda group: group).take_all() == named.take_all()
+
+
+def test_blocks_of_mixed_values_go_together_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.ones((2, 2)), np.ones(3), "text"
+    parts = [dray.data.from_items([{"x": value}]) for value in values]
+    monkeypatch.setattr(staging, "IN_MEMORY_BYTES", 0)
+    for order in itertools.permutations(parts):
+        mixed = order[0].union(*order[1:]).materialize()
+        shapes = [str(np.shape(row["x"])) for row in mixed.take_all()]
+        assert sorted(shapes) == ["()", "(2, 2)", "(3,)"]

@@ -215,3 +215,14 @@ def test_rows_of_any_chunks_are_shuffled_alike() -> None:
     assert in_order.take_all() == table.to_pylist()[::-1]
     none = dray.data.from_arrow(table).filter(lambda row: row["id"] < 0)
     assert none.sort("id").columns() == ["id", "s"]
+
+
+def test_a_reader_that_is_ahead_counts_a_batch_as_the_next_is_read() -> None:
+    iterator = dray.data.range(20).iterator()
+    ahead = iterator.iter_batches(batch_size=5)
+    ahead.hold_back()  # type: ignore[attr-defined]
+    batches = iter(ahead)
+    next(batches), next(batches)
+    assert iterator.position.taken == 5
+    next(iter(iterator.iter_batches(batch_size=5)))  # read by the program itself
+    assert iterator.position.taken == 5

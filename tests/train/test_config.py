@@ -258,3 +258,12 @@ def test_what_a_trainer_takes_by_name_alone(kind: Any) -> None:
         kind(print, {"lr": 0.1})
     assert isinstance(told.value, TypeError)
     assert "takes train_loop_per_worker by position" in str(told.value)
+
+
+def test_a_subclass_may_have_attributes_of_its_own() -> None:
+    class Weighted(ScalingConfig):
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            self.weights = np.ones(3)
+
+    Weighted(num_workers=2).check()

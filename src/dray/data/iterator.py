@@ -35,10 +35,12 @@ class Epochs(Generic[T]):
     """
 
     def __init__(self, begin: Callable[[], Iterator[T]], bookmark: Bookmark) -> None:
-        self._begin, self._bookmark = begin, bookmark
+        self._begin, self._bookmark, self._late = begin, bookmark, False
 
     def __iter__(self) -> Iterator[T]:
-        return self._begin()
+        epoch = self._begin()
+        self._bookmark.late = self._late
+        return epoch
 
     @property
     def resumes(self) -> bool:
@@ -47,7 +49,7 @@ class Epochs(Generic[T]):
 
     def hold_back(self) -> None:
         """Count a batch as the next one is read, for a reader that is one ahead of its program."""
-        self._bookmark.late = True
+        self._late = True
 
 
 @with_absent_members

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -344,6 +345,6 @@ def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
 
 def check_distinct(method: str, names: Sequence[str]) -> None:
     """Raise ConfigError if a method would give two columns one name."""
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise ConfigError(f"{method} gives several columns the name {', '.join(twice)}")

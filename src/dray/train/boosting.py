@@ -160,7 +160,8 @@ def saved_model(save: Callable[[str], object], filename: str, path: str | None) 
 def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame whose categories are those of all ranks, which must call it alike.
 
-    Trees see the numbers of categories, and each rank has only those that its files name.
+    Trees see the numbers of categories, and each rank has only those that its files name. Their
+    order is that of their names, so that a run that resumes on other workers has the same numbers.
     """
     own = {
         name: kind.categories.tolist()
@@ -169,8 +170,13 @@ def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
     }
     of_ranks = current_session("with_all_categories").join("with_all_categories", own)
     for name in own:
-        everywhere = itertools.chain.from_iterable(of.get(name, ()) for of in of_ranks)
-        frame[name] = frame[name].cat.set_categories(list(dict.fromkeys(everywhere)))
+        everywhere = dict.fromkeys(
+            itertools.chain.from_iterable(of.get(name, ()) for of in of_ranks)
+        )
+        known = list(everywhere)
+        if not frame.dtypes[name].ordered:
+            known.sort(key=lambda category: (type(category).__name__, category))
+        frame[name] = frame[name].cat.set_categories(known)
     return frame
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,8 +14,8 @@ from typing import Any
 
 from dray.compat.attributes import with_absent_members
 from dray.errors import ConfigError, StorageError, shown
-from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT, list_files, stage
-from dray.train.storage.copies import Care
+from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT, list_files, without_own
+from dray.train.storage.copies import Care, copy_file
 from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
@@ -148,11 +149,22 @@ class Checkpoint:
             if isinstance(self._place, RemotePath):
                 fetch(self._place, target)
             else:
-                names = list_files(self.path)
-                target.mkdir(parents=True, exist_ok=True)
-                stage(self.path, target, names, Care(flush=False, checksums=False))
+                list_files(self.path)  # raises if there is what cannot be copied
+                shutil.copytree(
+                    self.path,
+                    target,
+                    ignore=self._own_of,
+                    copy_function=_copied,
+                    dirs_exist_ok=True,
+                )
+                if given is None:
+                    target.chmod(stat.S_IRWXU)  # whatever the mode of the original
             undo.pop_all()
         return str(target)
+
+    def _own_of(self, directory: str, names: list[str]) -> set[str]:
+        """Return the names in a directory that are no files of the checkpoint."""
+        return set(names).difference(without_own(names)) if directory == self._path else set()
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
@@ -242,3 +254,8 @@ class Checkpoint:
     def __repr__(self) -> str:
         kind = shown_filesystem(self._place)
         return f"{type(self).__name__}(filesystem={kind}, path={self._path})"
+
+
+def _copied(source: str, target: str) -> str:
+    copy_file(source, target, Care(flush=False, checksums=False))
+    return target

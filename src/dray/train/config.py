@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from dray.checks import check_flags, is_whole, plain, refuse_arrays
+from dray.checks import check_flags, fields_of, is_whole, plain, refuse_arrays
 from dray.compat.absent_names import GIVEN_UP
 from dray.compat.arguments import check_arguments, checked_arguments
 from dray.compat.attributes import AbsentMember, entry_of
@@ -73,7 +73,7 @@ class FailureConfig:
 
     def check(self) -> None:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
-        refuse_arrays(vars(self))
+        refuse_arrays(fields_of(self))
         _check_absent(self, FailureConfig)
         for name in ("max_failures", "max_preemption_failures"):
             limit = plain(getattr(self, name))
@@ -125,7 +125,7 @@ class CheckpointConfig:
 
     def check(self) -> None:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
-        refuse_arrays(vars(self))
+        refuse_arrays(fields_of(self))
         _check_absent(self, CheckpointConfig)
         keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and not is_whole(keep, 1):
@@ -171,7 +171,7 @@ class LoggingConfig:
 
     def check(self) -> None:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
-        refuse_arrays(vars(self))
+        refuse_arrays(fields_of(self))
         level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level
         if level not in _LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(_LEVELS)}, not {level!r}")
@@ -249,7 +249,7 @@ class RunConfig:
 
     def check(self) -> None:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
-        refuse_arrays(vars(self))
+        refuse_arrays(fields_of(self))
         _check_absent(self, RunConfig)
         for name, kind in (
             ("failure_config", FailureConfig),

@@ -11,7 +11,7 @@ from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY, POD_TYPE_LABEL
 from dray.accelerators.tpu_topology import Slice
 from dray.accelerators.type_names import check_type
-from dray.checks import check_flags, is_number, is_whole, plain, refuse_arrays
+from dray.checks import check_flags, fields_of, is_number, is_whole, plain, refuse_arrays
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import AbsentMember
 from dray.errors import ConfigError, join_names
@@ -91,7 +91,7 @@ class ScalingConfig:
 
     def check(self) -> None:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
-        refuse_arrays(vars(self))
+        refuse_arrays(fields_of(self))
         check_flags(self, "use_gpu", "use_tpu", "pin_workers")
         # Copies of one's own: other mappings may not travel to workers.
         self.resources_per_worker = _copied(self.resources_per_worker)

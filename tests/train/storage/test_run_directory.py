@@ -252,9 +252,10 @@ def test_checkpoint_directories(tmp_path: Path) -> None:
     assert Path(copy, "x").read_text() == "1"
     (tmp_path / "a").chmod(0o777)
     (tmp_path / "a" / "x").chmod(0o4755)
+    (tmp_path / "a" / "empty").mkdir(mode=0o700)
     private = Path(checkpoint.to_directory())
-    assert private.stat().st_mode & 0o7777 == 0o700
-    assert (private / "x").stat().st_mode & 0o7777 == 0o755
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (private, *private.iterdir())}
+    assert modes == {private.name: 0o700, "x": 0o755, "empty": 0o700}
     shutil.rmtree(private)
     assert checkpoint.get_metadata() == {}
     checkpoint.set_metadata({"a": 1})

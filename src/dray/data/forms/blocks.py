@@ -64,10 +64,10 @@ class Block(NamedTuple):
     first: int | None = None
 
     def row(self, nth: int) -> str:
-        """Return what messages call one of the rows; the first is the one at index 0."""
+        """Return the words for one of the rows in messages; the first is the one at index 0."""
         origin = self.origin or "a block"
         if self.first is None:
-            return f"the row at index {nth} of {origin}"
+            return f"a row made from {origin}"
         return f"row {self.first + nth}, of {origin}"
 
 
@@ -310,7 +310,7 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
     for field in itertools.chain.from_iterable(schemas):
         kinds.setdefault(field.name, set()).add(field.type)
     for name, of_column in kinds.items():
-        tensors = any(isinstance(kind, pa.FixedShapeTensorType) for kind in of_column)
+        tensors = any(isinstance(k, pa.FixedShapeTensorType | PickledType) for k in of_column)
         if tensors and len(of_column - {pa.null()}) > 1:
             tables = _with_ragged(tables, name)
     try:

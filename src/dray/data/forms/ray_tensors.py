@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from dray.data.forms.blocks import (
     column_to_values,
     pickled,
 )
+from dray.user_warnings import warn_user
 
 _EXTENSION, _TOLD = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _NAMES = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
@@ -165,10 +165,9 @@ def without_pickles(table: Table) -> Table:
         elif (dtype := _type_of_all(there)) is not None:
             table = table.set_column(index, *_as_lists(field.name, values, dtype))
         else:
-            warnings.warn(
+            warn_user(
                 f"the values of column {field.name!r} are written as pickles: "
-                "read_parquet(..., allow_pickle=True) alone reads them",
-                stacklevel=2,
+                "read_parquet(..., allow_pickle=True) alone reads them"
             )
     return table
 
