@@ -78,7 +78,7 @@ def test_an_actor_that_exits_is_made_again_unless_it_means_to(core_engine: str) 
     with pytest.raises(ActorUnavailableError):
         dray.get(restarted.exit.remote(1))
     assert alive(restarted)
-    with pytest.raises(ActorDiedError):
+    with pytest.raises(ActorDiedError, match=r"Exiting.*sys\.exit\(0\)"):
         dray.get(restarted.exit.remote(0))
     assert not alive(restarted)
 

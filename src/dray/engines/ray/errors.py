@@ -75,8 +75,8 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         return NodeDiedError(None, details="its node is gone")
     if "runtime env failed" in text:
         return _no_runtime_env(error, text)
-    if "exit_actor() is called" in text:
-        return ActorDiedError(None, details="it has left by exit_actor()")
+    if "exit_actor() is called" in text or "exits by an user request" in text:
+        return ActorDiedError(None, details="it has left by exit_actor() or sys.exit(0)")
     if "its placement group was removed" in text:
         return ActorDiedError(None, details="its placement group was removed")
     if _CRASH in text:
@@ -164,11 +164,16 @@ def _plain(text: str) -> str:
 
 def _actor_never_was(error: BaseException, text: str) -> DrayError:
     """The actor of a call is gone; what its `__init__` raised is known as text only."""
-    if not getattr(error, "actor_init_failed", False):
-        return _actor_died(error, text)
-    translated = ActorDiedError(None, details=f"its __init__ raised {_last_line(text)}")
-    translated.__cause__ = RemoteTraceback(text)
-    return translated
+    named = re.search(r"\tclass_name: (.+)", str(error))
+    name = f"actor {named[1]}: " if named else ""
+    if getattr(error, "actor_init_failed", False):
+        translated = ActorDiedError(None, details=f"{name}its __init__ raised {_last_line(text)}")
+        translated.__cause__ = RemoteTraceback(text)
+        return translated
+    died = _actor_died(error, text)
+    if isinstance(died, ActorDiedError):
+        return ActorDiedError(None, details=name + died.details)
+    return died
 
 
 def _cancelled(error: BaseException, text: str) -> DrayError:
