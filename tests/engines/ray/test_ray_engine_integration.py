@@ -424,12 +424,6 @@ def test_a_runtime_env_that_cannot_be_made(storage: Path) -> None:
         fit(print, storage, {"worker_runtime_env": {"pip": 3}})
 
 
-def test_a_local_directory_of_one_task_is_refused(tmp_path: Path) -> None:
-    task = dray.remote(runtime_env={"working_dir": str(tmp_path)})(os.getpid)
-    with pytest.raises(ConfigError, match=r"passed to `dray\.init\(runtime_env=\.\.\.\)`"):
-        task.remote()
-
-
 def test_variables_of_the_driver_that_mean_something_elsewhere(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -317,6 +317,6 @@ def refused(
     if "ould not serialize" in str(error):
         return SerializationError(f"{what} cannot be sent to another process: {error}")
     if isinstance(error, ValueError | OverflowError):
-        reason = str(error).replace("`ray.init`", "`dray.init(runtime_env=...)`")
-        return ConfigError(f"Ray refuses {what}: {reason}")
+        text = str(error).replace("`ray.init`", "`dray.init(runtime_env=...)`")
+        return ConfigError(f"Ray refuses {what}: {text}")
     return error
