@@ -127,3 +127,26 @@ def test_what_a_task_leaves_behind_goes_before_nobody(tmp_path: Path) -> None:
     gate.heard()
     touch = dray.remote(num_cpus=cpus)(Path.touch)
     dray.get(touch.remote(tmp_path / "end"), timeout=PATIENCE_S)
+
+
+def test_a_task_that_submits_others_without_end_holds_up_nobody(tmp_path: Path) -> None:
+    end = tmp_path / "end"
+
+    @dray.remote(num_cpus=1)
+    def short() -> None:
+        time.sleep(0.01)
+
+    @dray.remote(num_cpus=1)
+    def crawl(gate: Gate) -> None:
+        refs = [short.remote() for _ in range(50)]
+        gate.ring()
+        while not end.exists():
+            _, refs = dray.wait(refs)
+            refs.append(short.remote())
+
+    gate = Gate(tmp_path)
+    crawling = crawl.remote(gate)
+    gate.heard()
+    dray.get(short.remote(), timeout=PATIENCE_S)
+    end.touch()
+    dray.get(crawling, timeout=PATIENCE_S)

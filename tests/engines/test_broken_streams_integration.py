@@ -255,6 +255,24 @@ def test_who_reads_late_holds_nobody_up_and_misses_no_line(
         assert numbers == [str(number) for number in range(2000)]
 
 
+def test_a_stream_that_shows_text_elsewhere_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a notebook's, whose descriptor is that of the terminal in which Jupyter runs."""
+    _, into = os.pipe()
+    os.set_blocking(into, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(into, bytes(4096))
+
+    class Notebook(io.StringIO):
+        def fileno(self) -> int:
+            return into
+
+    notebook = Notebook()
+    monkeypatch.setattr(sys, "stdout", notebook)
+    console.Outlet("stdout").write("a line")
+    assert notebook.getvalue() == "a line"
+
+
 def test_what_waits_for_a_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_MOST_HELD", 1000)
     stream = UnreadPipe()

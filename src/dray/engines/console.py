@@ -100,7 +100,8 @@ class Outlet(io.TextIOBase):
         """Write what is held, as there is room for it."""
         while text := self._next_held():
             for piece in _pieces(text):
-                self._has_room(None)
+                while not self._has_room(_PATIENCE_S):
+                    pass  # it is asked anew each time, for the stream may be another one by now
                 self._put(piece)
 
     def _next_held(self) -> str:
@@ -122,10 +123,17 @@ class Outlet(io.TextIOBase):
         if writer is not None:
             writer.join(seconds)
 
-    def _has_room(self, seconds: float | None) -> bool:
-        """Wait for room for a piece; return whether there is. A stream without a file has room."""
+    def _has_room(self, seconds: float) -> bool:
+        """Wait for room for a piece; return whether there is.
+
+        A stream without a file has room, and so has one of another kind than Python's own: the
+        descriptor that a notebook's names, for example, is not where its text goes.
+        """
+        stream = self._stream()
+        if not isinstance(stream, io.TextIOWrapper):
+            return True
         try:
-            return bool(select.select([], [self._stream()], [], seconds)[1])
+            return bool(select.select([], [stream], [], seconds)[1])
         except Exception:  # noqa: BLE001 (it is None, closed, or of the user's making)
             return True
 

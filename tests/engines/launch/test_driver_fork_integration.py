@@ -154,10 +154,13 @@ journal.write("once")  # not flushed
 directory = tempfile.TemporaryDirectory(dir=storage)
 atexit.register(lambda: open(os.path.join(storage, f"exit-{{os.getpid()}}"), "w").close())
 log = os.path.join(storage, "log")
+class Odd(io.StringIO):
+    def fileno(self):
+        return None
 logging.basicConfig(handlers=[logging.handlers.TimedRotatingFileHandler(log, "S", 1)])
 for handler in (
     logging.StreamHandler(open(log, "a")),
-    logging.StreamHandler(io.StringIO()),
+    logging.StreamHandler(Odd()),
     logging.FileHandler(log, delay=True),
     logging.handlers.MemoryHandler(9, target=logging.FileHandler(log)),
     logging.handlers.SysLogHandler(("127.0.0.1", 514)),

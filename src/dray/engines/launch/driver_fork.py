@@ -173,7 +173,7 @@ def _is_lost(handler: logging.Handler) -> bool:
         return isinstance(handler, _WITH_MEMORY_OR_SOCKET)
     try:
         return bool(handler.stream.fileno() > 2)
-    except (OSError, ValueError, AttributeError):  # in memory, closed, or not open yet
+    except Exception:  # noqa: BLE001 (in memory, closed, not open yet, or of the user's making)
         return True
 
 

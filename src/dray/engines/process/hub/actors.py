@@ -215,7 +215,9 @@ class Actors(ActorOperations, CallListener):
             self._hub.own(client, numbers)
             error = ActorDiedError(
                 None,
-                details="the actor is gone; make a new one",
+                details="the actor is gone: it has ended, or the last handle that keeps it has. "
+                "Those of get_actor(), get_if_exists=True and current_actor do not: keep the first "
+                'one, or make the actor with lifetime="detached"',
                 actor_id=f"{actor_number:032x}",
             )
             self._hub.fail(numbers, failed(error))

@@ -469,7 +469,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         worker.gone = True
         self._unwatch(worker)
         self.pool.forget(worker)
-        if worker.node not in self.tasks.ledger.alive():
+        if worker.node.node_id not in {node.node_id for node in self.tasks.ledger.alive()}:
             error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
         left = self._orphans.of(worker)
         part = self.tasks if worker.actor is None else self.actors

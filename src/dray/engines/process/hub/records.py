@@ -37,6 +37,8 @@ FoundActor = tuple[int, str, dict[str, Mapping[str, Any]]]
 FoundGroup = tuple[int, list[dict[str, float]], int]
 # The variables of a runtime environment, as pairs, and its directory.
 RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
+# Of so many tasks that begin while several depths wait, one is of the least.
+_DEEP_IN_A_ROW = 8
 
 
 class Channel:
@@ -168,10 +170,15 @@ class WaitRequest:
 
 
 class TaskQueue:
-    """Tasks that can run: those of the greatest depth first, and of one depth in order."""
+    """Tasks that can run: those of the greatest depth first, and of one depth in order.
+
+    Now and then one of the least depth has its turn, or a task that submits others without end
+    would hold up all that is not its own.
+    """
 
     def __init__(self) -> None:
         self._levels: list[deque[Task]] = [deque()]  # by depth; the last has some, if any has
+        self._deep = 0  # taken while there were several depths
 
     def __bool__(self) -> bool:
         return bool(self._levels[-1])
@@ -185,7 +192,7 @@ class TaskQueue:
     @property
     def first(self) -> Task:
         """The task whose turn it is."""
-        return self._levels[-1][0]
+        return self._next()[0]
 
     def append(self, task: Task) -> None:
         """Put a task behind those of its depth."""
@@ -198,10 +205,17 @@ class TaskQueue:
     def popleft(self) -> Task:
         """Take the first one out."""
         levels = self._levels
-        task = levels[-1].popleft()
-        while not levels[-1] and len(levels) > 1:
-            levels.pop()
+        task = self._next().popleft()
+        if len(levels) > 1:
+            self._deep += 1
+            while not levels[-1] and len(levels) > 1:
+                levels.pop()
         return task
+
+    def _next(self) -> deque[Task]:
+        if len(self._levels) > 1 and self._deep % _DEEP_IN_A_ROW == _DEEP_IN_A_ROW - 1:
+            return next(filter(None, self._levels), self._levels[-1])
+        return self._levels[-1]
 
     def skip_over(self, running: Mapping[int, Task]) -> None:
         """Drop what is over from the front; what a task that is over has left is no deeper now.
