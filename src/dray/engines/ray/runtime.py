@@ -22,8 +22,8 @@ from dray.engines.ray import cluster, ray_options
 from dray.engines.ray.actor_handles import RayObject
 from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
-from dray.engines.ray.generators import iterable, with_iterable_methods
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
+from dray.engines.ray.portable_errors import with_portable_errors, with_portable_methods
 from dray.engines.ray.references import (
     RayRef,
     bare,
@@ -337,7 +337,7 @@ def _function(function: Function, _: Origin | None, max_calls: int, shows: bool)
     """Return a remote function of Ray's; how many calls it has is the one thing set for good."""
     if shows and not inspect.isgeneratorfunction(function):
         function = gpu_variables.showing(function)
-    return ray.remote(max_calls=max_calls)(iterable(function))
+    return ray.remote(max_calls=max_calls)(with_portable_errors(function))
 
 
 def _class(
@@ -350,7 +350,7 @@ def _class(
             # On the function itself, so that handles which were found by name know of it.
             marked = inspect.getattr_static(kind, name)
             ray.method(**ray_options.of_method(given))(getattr(marked, "__func__", marked))
-    kind = with_iterable_methods(kind)
+    kind = with_portable_methods(kind)
     if shows:
         kind = gpu_variables.showing_actor(kind)
     if concurrency_groups:

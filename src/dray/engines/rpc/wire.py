@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import struct
@@ -228,6 +229,16 @@ def with_traceback_of(payload: bytes, error: BaseException) -> bytes:
     """Pickle an error with the traceback of one that `dump_error` has pickled."""
     _, text = pickle.loads(payload)
     return pickle.dumps((dump(error, "the error"), text), protocol=5)
+
+
+def make_portable(error: Exception) -> None:
+    """Have whoever pickles an error do so as `dump_error` would, where its class cannot."""
+    if not _dump_alike(error, text_of(error)):
+        vars(error)["__reduce_ex__"] = functools.partial(_reduce, _parts_of(error))
+
+
+def _reduce(parts: _Rebuilt | _Retold, _: int) -> tuple[object, ...]:
+    return parts.__reduce__()
 
 
 def _dump_alike(error: BaseException, said: str) -> bytes:
