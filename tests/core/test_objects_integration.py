@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,6 +246,31 @@ def test_waiting_for_results_as_they_come(gate: Gate, second_gate: Gate) -> None
 
 
 # Large values.
+
+
+def test_a_time_limit_ends_a_wait(gate: Gate, request: pytest.FixtureRequest) -> None:
+    class TimeLimit(Exception):
+        """Raised by the handler of a signal."""
+
+    def end(number: int, frame: object) -> None:
+        raise TimeLimit
+
+    @dray.remote
+    def items() -> Iterator[Any]:
+        gate.pass_through()
+        yield "item"
+
+    before = signal.signal(signal.SIGALRM, end)
+    request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
+    ref, generator = held.remote(gate, "value"), items.remote()
+    gate.heard()
+    for wait in (lambda: dray.get(ref), lambda: dray.wait([ref]), lambda: next(generator)):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(TimeLimit):
+            wait()
+    gate.open()
+    assert dray.get(ref) == "value"
+    assert dray.get(next(generator)) == "item"
 
 
 def test_arrays_are_read_in_place_and_cannot_be_written() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 from weakref import WeakSet
@@ -16,10 +15,11 @@ from ray.exceptions import RayError, TaskCancelledError, TaskPlacementGroupRemov
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.connect import own_connection
 from dray.engines.ray.errors import raise_result, result_error
+from dray.engines.ray.waits import hear_signals
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, Returned
-from dray.errors import ConfigError, EngineError, ObjectLostError
+from dray.errors import ConfigError, ObjectLostError
 
 
 class OfConnection:
@@ -108,7 +108,7 @@ class RayRefGenerator(OfConnection, ObjectRefGenerator):
     __slots__ = ()
 
     def __next__(self) -> ObjectRef:
-        with told_of_shutdown():
+        with hear_signals():
             return RayRef(next(self.rays))
 
     async def __anext__(self) -> ObjectRef:
@@ -143,21 +143,6 @@ def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
     if isinstance(error, TaskCancelledError) and any(ref in _removed_with_group for ref in refs):
         return TaskPlacementGroupRemoved()
     return error
-
-
-@contextlib.contextmanager
-def told_of_shutdown() -> Iterator[None]:
-    """Have who waits here hear of another thread's `shutdown()`, for which Ray exits.
-
-    Raises:
-        EngineError: It was called.
-    """
-    try:
-        yield
-    except SystemExit:
-        if ray.is_initialized():
-            raise
-        raise EngineError("dray.shutdown() was called; what was waited for will not come") from None
 
 
 # Types of Ray's, each with what returns a value of it as dray shows it.

@@ -31,10 +31,10 @@ from dray.engines.ray.references import (
     ray_refs,
     shown,
     told_of_group,
-    told_of_shutdown,
     wrapper,
 )
 from dray.engines.ray.status import status
+from dray.engines.ray.waits import hear_signals
 from dray.engines.ray.workers import gpu_variables
 from dray.engines.ray.workers.forked_worker import own_membership
 from dray.engines.runtime import (
@@ -151,7 +151,7 @@ class RayRuntime(Runtime):
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         try:
-            with told_of_shutdown():
+            with hear_signals():
                 values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
             raise_result(told_of_group(error, refs))
@@ -167,7 +167,7 @@ class RayRuntime(Runtime):
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
         bare_refs = ray_refs(refs)
-        with told_of_shutdown():
+        with hear_signals():
             found, _ = ray.wait(
                 bare_refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch
             )
