@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import signal
 from typing import Any
 
 import psutil
@@ -21,8 +19,6 @@ from dray.errors import (
     GroupRemovedError,
     InfeasibleError,
     NameTakenError,
-    NodeDiedError,
-    WorkerDiedError,
 )
 from dray.util import (
     get_current_placement_group,
@@ -346,16 +342,6 @@ def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate) -> None:
         running.future().result()
     until(lambda: gone(actor.node))
     until(lambda: dray.available_resources().get("special") == 2)
-
-
-def test_a_crash_in_a_group_is_told_as_one(pair: PlacementGroup) -> None:
-    @dray.remote(max_retries=0)
-    def crash() -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(WorkerDiedError, match="killed by signal 9") as caught:
-        dray.get(crash.options(**within(pair, 0)).remote(), timeout=PATIENCE_S)
-    assert not isinstance(caught.value, NodeDiedError)
 
 
 def test_a_group_is_removed_while_it_waits() -> None:

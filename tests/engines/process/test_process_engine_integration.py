@@ -14,8 +14,11 @@ import pytest
 
 import dray
 import dray.train
-from dray.errors import ConfigError, WorkerDiedError
+from dray.errors import ConfigError, NodeDiedError, WorkerDiedError
 from dray.train import FailureConfig
+from dray.util import placement_group, remove_placement_group
+from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.support.gates import PATIENCE_S
 from tests.support.programs import survivors
 from tests.support.train_runs import fit
 
@@ -175,3 +178,16 @@ def test_sessions_that_are_refused(options: dict[str, Any], message: str) -> Non
     with pytest.raises(ConfigError, match=message):
         dray.init(**options)
     assert not dray.is_initialized()
+
+
+def test_a_crash_in_a_group_is_told_as_one() -> None:
+    @dray.remote(max_retries=0)
+    def crash() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    group = placement_group([{"CPU": 1}])
+    within = crash.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+    with pytest.raises(WorkerDiedError, match="killed by signal 9") as caught:
+        dray.get(within.remote(), timeout=PATIENCE_S)
+    assert not isinstance(caught.value, NodeDiedError)
+    remove_placement_group(group)

@@ -131,11 +131,15 @@ _removed_with_group: WeakSet[Any] = WeakSet()
 
 def cancel_with_group(refs: Iterable[RayRef | RayRefGenerator]) -> None:
     """Cancel tasks whose placement group is about to be removed: Ray would try them for ever."""
-    for ref in refs:
-        last = ref.rays if isinstance(ref, RayRef) else ref.rays.completed()
-        if not ray.wait([last], timeout=0, fetch_local=False)[0]:
-            _removed_with_group.add(ref)
-            ray.cancel(ref.rays, force=True)
+    running = [ref for ref in refs if not _is_over(ref)]
+    _removed_with_group.update(running)  # all of them first: a task may have several results
+    for ref in running:
+        ray.cancel(ref.rays, force=True)
+
+
+def _is_over(ref: RayRef | RayRefGenerator) -> bool:
+    last = ref.rays if isinstance(ref, RayRef) else ref.rays.completed()
+    return bool(ray.wait([last], timeout=0, fetch_local=False)[0])
 
 
 def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
