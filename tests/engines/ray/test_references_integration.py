@@ -77,21 +77,3 @@ print(dray.get(new.add.remote(7)))
         assert "belongs to a session that has ended" in line
     assert "kill ObjectLostError Actor(Counter, " in said[-1]
     assert done.stdout.splitlines()[-1] == "7"
-
-
-def test_who_waits_hears_of_a_shutdown_in_another_thread(tmp_path: Path, cluster: Cluster) -> None:
-    script = write(
-        tmp_path / "script.py",
-        PROGRAM
-        + """
-for name, wait in ("get", dray.get), ("wait", lambda ref: dray.wait([ref])):
-    start()
-    ref = sleep.remote()
-    threading.Timer(0.5, dray.shutdown).start()
-    tried(name, lambda: wait(ref))
-""",
-    )
-    done = run(script, tmp_path, CLUSTER=cluster.address)
-    told = "EngineError dray.shutdown() was called; what was waited for will not come"
-    said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
-    assert said == [f"> get {told}", f"> wait {told}"], done.stderr

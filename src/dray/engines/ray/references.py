@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
-from weakref import WeakSet
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError, TaskCancelledError, TaskPlacementGroupRemoved
+from ray.exceptions import RayError
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.connect import own_connection
@@ -53,7 +52,7 @@ class RayRef(OfConnection, ObjectRef):
     Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()
 
     def binary(self) -> bytes:
         """Return the object's id as bytes."""
@@ -70,7 +69,7 @@ class RayRef(OfConnection, ObjectRef):
             if error is None:
                 answer.set_result(shown(done.result()))
             elif isinstance(error, RayError):
-                answer.set_exception(result_error(told_of_group(error, [self])))
+                answer.set_exception(result_error(error))
             else:
                 answer.set_exception(error)
 
@@ -81,7 +80,7 @@ class RayRef(OfConnection, ObjectRef):
         try:
             value = yield from self.rays.__await__()
         except RayError as error:
-            raise_result(told_of_group(error, [self]))
+            raise_result(error)
         return shown(value)
 
     def __eq__(self, other: object) -> bool:
@@ -123,30 +122,6 @@ class RayRefGenerator(OfConnection, ObjectRefGenerator):
 
     def is_finished(self) -> bool:
         return bool(self.rays.is_finished())
-
-
-# Results of tasks that were cancelled since their placement group was to be removed.
-_removed_with_group: WeakSet[Any] = WeakSet()
-
-
-def cancel_with_group(refs: Iterable[RayRef | RayRefGenerator]) -> None:
-    """Cancel tasks whose placement group is about to be removed: Ray would try them for ever."""
-    running = [ref for ref in refs if not _is_over(ref)]
-    _removed_with_group.update(running)  # all of them first: a task may have several results
-    for ref in running:
-        ray.cancel(ref.rays, force=True)
-
-
-def _is_over(ref: RayRef | RayRefGenerator) -> bool:
-    last = ref.rays if isinstance(ref, RayRef) else ref.rays.completed()
-    return bool(ray.wait([last], timeout=0, fetch_local=False)[0])
-
-
-def told_of_group(error: RayError, refs: Iterable[Any]) -> RayError:
-    """Return Ray's error of some references, which tells of a placement group that was removed."""
-    if isinstance(error, TaskCancelledError) and any(ref in _removed_with_group for ref in refs):
-        return TaskPlacementGroupRemoved()
-    return error
 
 
 # Types of Ray's, each with what returns a value of it as dray shows it.

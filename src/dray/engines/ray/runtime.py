@@ -30,7 +30,6 @@ from dray.engines.ray.references import (
     bare_named,
     ray_refs,
     shown,
-    told_of_group,
     wrapper,
 )
 from dray.engines.ray.status import status
@@ -99,17 +98,13 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
-        group = options.placement.group
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             _check_group(options)
             try:
-                returned = wrap(submit(*bare(args), **bare_named(kwargs)))
+                return wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
                 raise refused(error, name, function, args, kwargs) from error
-            if isinstance(group, RayGroup) and returned is not None:
-                group.add_results(returned)
-            return returned
 
         return call
 
@@ -154,7 +149,7 @@ class RayRuntime(Runtime):
             with hear_signals():
                 values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
-            raise_result(told_of_group(error, refs))
+            raise_result(error)
         return [shown(value) for value in values]
 
     def put(self, value: object) -> ObjectRef:
