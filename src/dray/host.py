@@ -40,6 +40,16 @@ def boot_id() -> str | None:
     return _read("/proc/sys/kernel/random/boot_id") or None
 
 
+def user_name(uid: int) -> str:
+    """Return a user's name, or words for one that has none here."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return f"user {uid}"
+
+
 def interface_of(address: str) -> str | None:
     """Return the network interface that has an IPv4 address; None if that cannot be told.
 

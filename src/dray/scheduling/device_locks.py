@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.errors import ConfigError
+from dray.host import user_name
 from dray.settings import locks_directory
 
 _CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
@@ -55,17 +56,8 @@ class Holder(NamedTuple):
         if self.pid is None:
             return self.trouble or "another program"
         return (
-            f"pid {self.pid}" if self.user is None else f"pid {self.pid} of {_name_of(self.user)}"
+            f"pid {self.pid}" if self.user is None else f"pid {self.pid} of {user_name(self.user)}"
         )
-
-
-def _name_of(user: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(user).pw_name
-    except (KeyError, OverflowError):
-        return f"user {user}"
 
 
 class DeviceLocks:
@@ -213,7 +205,7 @@ def _prepare(directory: str) -> None:
         if not os.path.lexists(directory):
             _make(directory)
         found = os.lstat(directory)
-        owner = _name_of(found.st_uid)
+        owner = user_name(found.st_uid)
         if not stat.S_ISDIR(found.st_mode):
             raise PermissionError(f"it is {owner}'s, and no directory")
         if not os.access(directory, os.W_OK | os.X_OK):
@@ -368,7 +360,7 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
 def _unknown(path: str, why: str) -> Holder:
     owner = ""
     with contextlib.suppress(OSError):  # it has just gone
-        owner = f", which is {_name_of(os.lstat(path).st_uid)}'s"
+        owner = f", which is {user_name(os.lstat(path).st_uid)}'s"
     return Holder(trouble=f"somebody, for {path}{owner}, cannot be locked: {why}")
 
 

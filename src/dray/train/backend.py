@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dray.checks import is_number, plain
+from dray.checks import fields_of, is_number, plain
 from dray.compat.attributes import attach_getattr
 from dray.engines.rpc import code_names
 from dray.errors import ConfigError
@@ -85,8 +85,7 @@ class BackendConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options, by name."""
-        options = getattr(self, "__dataclass_fields__", ())
-        return {name: getattr(self, name) for name in options}
+        return fields_of(self)
 
 
 class Backend:

@@ -170,10 +170,8 @@ def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
     }
     of_ranks = current_session("with_all_categories").join("with_all_categories", own)
     for name in own:
-        everywhere = dict.fromkeys(
-            itertools.chain.from_iterable(of.get(name, ()) for of in of_ranks)
-        )
-        known = list(everywhere)
+        everywhere = itertools.chain.from_iterable(of.get(name, ()) for of in of_ranks)
+        known = list(dict.fromkeys(everywhere))
         if not frame.dtypes[name].ordered:
             known.sort(key=lambda category: (type(category).__name__, category))
         frame[name] = frame[name].cat.set_categories(known)

@@ -68,10 +68,8 @@ class RayRef(OfConnection, ObjectRef):
             error = done.exception()
             if error is None:
                 answer.set_result(shown(done.result()))
-            elif isinstance(error, RayError):
-                answer.set_exception(result_error(error))
             else:
-                answer.set_exception(error)
+                answer.set_exception(result_error(error) if isinstance(error, RayError) else error)
 
         self.rays.future().add_done_callback(pass_on)
         return answer

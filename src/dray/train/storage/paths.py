@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import stat
 import urllib.parse
 from pathlib import Path
 
 from dray.errors import ConfigError, StorageError
+from dray.host import user_name
 
 
 def local_path(path: object, what: str) -> Path:
@@ -99,17 +99,11 @@ def check_not_planted(path: Path) -> None:
         shared = parent.st_mode & stat.S_ISVTX and parent.st_mode & stat.S_IWOTH
         if shared and own.st_uid not in (os.geteuid(), parent.st_uid):
             raise StorageError(
-                f"the run directory {each} belongs to another user ({_user(own.st_uid)}), who may "
-                "have put anything into it, as all may make directories beside it; give the run "
-                "another RunConfig(name=...) or storage_path, or have the directory given to you"
+                f"the run directory {each} belongs to another user ({user_name(own.st_uid)}), "
+                "who may have put anything into it, as all may make directories beside it; give "
+                "the run another RunConfig(name=...) or storage_path, or have the directory given "
+                "to you"
             )
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def check_directory(path: str) -> None:
