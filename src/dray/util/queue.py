@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dray import session
 from dray.checks import is_whole, plain
 from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle, exit_actor
-from dray.core.objects import cancel, get, kill, wait
+from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
-from dray.engines.object_ref import ObjectRef
 from dray.errors import ActorDiedError, ArgumentTypeError, ConfigError, DrayError, EngineError
 
 __all__ = ["Empty", "Full", "Queue"]
@@ -73,6 +73,10 @@ class Queue:
         self.maxsize = maxsize
         kind = remote(_QueueActor)
         self._actor: ActorHandle | None = kind.options(**(actor_options or {})).remote(maxsize)
+        self._reached = False  # before that, Ray may begin a call after its withdrawal
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_reached": False}
 
     @property
     def actor(self) -> ActorHandle:
@@ -116,8 +120,10 @@ class Queue:
         Raises:
             Full: There is no room, and none came in time.
         """
-        call = self.actor.offer.remote(item, _patience(block, timeout))
-        with _taken_back_if_interrupted(call):
+        with self._withdrawn_if_interrupted() as ticket:
+            if not self._reached:
+                self._reached = self.size() >= 0
+            call = self.actor.offer.remote(item, _patience(block, timeout), ticket)
             if not get(call):
                 raise Full
 
@@ -125,8 +131,10 @@ class Queue:
         self, item: object, block: bool = True, timeout: float | None = None
     ) -> None:
         """Add an item, for async code. Otherwise like `put`."""
-        call = self.actor.offer.remote(item, _patience(block, timeout))
-        with _taken_back_if_interrupted(call):
+        with self._withdrawn_if_interrupted() as ticket:
+            if not self._reached:
+                self._reached = await self.actor.qsize.remote() >= 0
+            call = self.actor.offer.remote(item, _patience(block, timeout), ticket)
             if not await call:
                 raise Full
 
@@ -140,14 +148,18 @@ class Queue:
         Raises:
             Empty: There is none, and none came in time.
         """
-        call = self.actor.take.remote(_patience(block, timeout))
-        with _taken_back_if_interrupted(call):
+        with self._withdrawn_if_interrupted() as ticket:
+            if not self._reached:
+                self._reached = self.size() >= 0
+            call = self.actor.take.remote(_patience(block, timeout), ticket)
             return _item(get(call))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item out, for async code. Otherwise like `get`."""
-        call = self.actor.take.remote(_patience(block, timeout))
-        with _taken_back_if_interrupted(call):
+        with self._withdrawn_if_interrupted() as ticket:
+            if not self._reached:
+                self._reached = await self.actor.qsize.remote() >= 0
+            call = self.actor.take.remote(_patience(block, timeout), ticket)
             return _item(await call)
 
     def put_nowait(self, item: object) -> None:
@@ -189,6 +201,21 @@ class Queue:
                 wait([actor.end.remote()], timeout=grace_period_s)
             kill(actor)
 
+    @contextlib.contextmanager
+    def _withdrawn_if_interrupted(self) -> Iterator[bytes]:
+        """Withdraw a call whose caller stops waiting: it would take an item that nobody gets.
+
+        The actor does it, not a cancellation: Ray may lose that of an actor's call.
+        """
+        ticket, actor = secrets.token_bytes(8), self.actor
+        try:
+            yield ticket
+        except (DrayError, Empty, Full):
+            raise  # the call has ended
+        except BaseException:
+            actor.withdraw.remote(ticket)
+            raise
+
 
 class _QueueActor:
     """The actor, with the methods that Ray's has, which programs call as `queue.actor.put.remote`.
@@ -199,6 +226,8 @@ class _QueueActor:
     def __init__(self, maxsize: int) -> None:
         self.maxsize = maxsize
         self.queue: asyncio.Queue[object] = asyncio.Queue(maxsize)
+        self.waiting: dict[object, asyncio.Future[Any]] = {}
+        self.withdrawn: set[bytes] = set()
 
     async def qsize(self) -> int:
         return self.queue.qsize()
@@ -228,23 +257,51 @@ class _QueueActor:
     async def get_nowait_batch(self, num_items: int) -> list[object]:
         return _enough(await self.take_batch(num_items), num_items)
 
-    async def offer(self, item: object, patience_s: float | None) -> bool:
+    async def offer(
+        self, item: object, patience_s: float | None, ticket: bytes | None = None
+    ) -> bool:
+        if ticket in self.withdrawn:
+            return False
         try:
-            if patience_s == 0:
+            if patience_s == 0 or not self.queue.full():
                 self.queue.put_nowait(item)
             else:
-                await asyncio.wait_for(self.queue.put(item), patience_s)
+                await self.until_withdrawn(self.queue.put(item), patience_s, ticket)
         except (asyncio.QueueFull, asyncio.TimeoutError):
             return False
         return True
 
-    async def take(self, patience_s: float | None) -> tuple[object, ...]:
+    async def take(
+        self, patience_s: float | None, ticket: bytes | None = None
+    ) -> tuple[object, ...]:
+        if ticket in self.withdrawn:
+            return ()
         try:
-            if patience_s == 0:
+            if patience_s == 0 or not self.queue.empty():
                 return (self.queue.get_nowait(),)
-            return (await asyncio.wait_for(self.queue.get(), patience_s),)
+            return (await self.until_withdrawn(self.queue.get(), patience_s, ticket),)
         except (asyncio.QueueEmpty, asyncio.TimeoutError):
             return ()
+
+    async def until_withdrawn(
+        self, operation: Coroutine[Any, Any, Any], patience_s: float | None, ticket: bytes | None
+    ) -> Any:
+        key = ticket or object()
+        waiting = self.waiting[key] = asyncio.ensure_future(operation)
+        try:
+            await asyncio.wait([waiting], timeout=patience_s)
+            if waiting.cancelled() or not waiting.done():
+                raise asyncio.TimeoutError
+            return waiting.result()
+        finally:
+            waiting.cancel()
+            del self.waiting[key]
+
+    async def withdraw(self, ticket: bytes) -> None:
+        if ticket in self.waiting:
+            self.waiting[ticket].cancel()
+        else:  # on Ray it may come before the call
+            self.withdrawn.add(ticket)
 
     async def offer_batch(self, items: Sequence[object]) -> bool:
         if 0 < self.maxsize < self.queue.qsize() + len(items):
@@ -260,18 +317,6 @@ class _QueueActor:
 
     async def end(self) -> None:
         exit_actor()
-
-
-@contextlib.contextmanager
-def _taken_back_if_interrupted(call: ObjectRef) -> Iterator[None]:
-    """Cancel a call whose caller stops waiting: it would take an item that nobody gets."""
-    try:
-        yield
-    except (DrayError, Empty, Full):
-        raise  # it has ended
-    except BaseException:
-        cancel(call)
-        raise
 
 
 def _check_room(was_there: bool, count: int, maxsize: int) -> None:
