@@ -57,7 +57,6 @@ class Rows(NamedTuple):
     """Rows that are aggregated.
 
     Attributes:
-        chunks: The rows.
         keys: The columns whose values make groups; none is one group.
     """
 

@@ -58,8 +58,6 @@ def read_ahead(
     """Yield items, so many of which are made ahead in a thread; with 0 in this one.
 
     Args:
-        items: The items.
-        number: The most that are ahead.
         waited: Called with the seconds that each was waited for.
     """
     if number < 1:

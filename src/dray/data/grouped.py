@@ -263,12 +263,7 @@ class GroupedData(Generic[P]):
 
 @dataclass(frozen=True)
 class MapGroups(FunctionOperation):
-    """Calls a function with groups, of which blocks hold whole ones, in the order of their keys.
-
-    Attributes:
-        batches: The work on each group.
-        keys: The columns.
-    """
+    """Calls a function with groups, of which blocks hold whole ones, in the order of their keys."""
 
     batches: MapBatches
     keys: Sequence[str]

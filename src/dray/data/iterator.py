@@ -27,12 +27,7 @@ Make = Callable[[Run], Iterable[Any]]
 
 
 class Epochs(Generic[T]):
-    """An iterable each of whose iterations is an epoch, as loops of frameworks expect of a loader.
-
-    Args:
-        begin: Begins one.
-        bookmark: Takes note of what was read.
-    """
+    """An iterable of epochs, one an iteration, as loops of frameworks expect of a loader."""
 
     def __init__(self, begin: Callable[[], Iterator[T]], bookmark: Bookmark) -> None:
         self._begin, self._bookmark, self._late = begin, bookmark, False

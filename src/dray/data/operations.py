@@ -55,7 +55,6 @@ class OnTables(Operation):
     """Makes a table of each table, of as many rows: columns are chosen, renamed or added.
 
     Attributes:
-        function: Makes a table of another.
         own: Whether it does so of nothing else.
     """
 
@@ -72,7 +71,6 @@ class UserFunction:
     """A function of the user, or a class whose instances are called, with all that it is given.
 
     Attributes:
-        function: The function or the class.
         method: The method that it was given to, such as "map_batches".
         arguments: Arguments after the batch or row.
         keywords: The same by name.
@@ -120,7 +118,6 @@ class UserFunction:
         """Return the error that says on which rows it raised; also of the raised one's type.
 
         Args:
-            error: The error that it raised.
             origin: The rows of the block, or the row.
             advice: Words that tell how to avoid it.
         """
@@ -167,7 +164,6 @@ class MapBatches(FunctionOperation):
 
     Attributes:
         batch_size: Rows of a batch; None leaves blocks as they are.
-        batch_format: The format of batches.
         copied: Whether it gets arrays that it may write to.
     """
 
@@ -209,12 +205,7 @@ def _one_by_one(values: Iterator[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True)
 class AddColumn(FunctionOperation):
-    """Adds a column that a function makes of batches, or puts it in another one's place.
-
-    Attributes:
-        column: The column's name.
-        batch_format: The format of batches.
-    """
+    """Adds a column that a function makes of batches, or puts it in another one's place."""
 
     column: str
     batch_format: str

@@ -68,8 +68,6 @@ class Pipeline:
     """Rows from a source, what is done with them, and in which order they come.
 
     Args:
-        source: The rows.
-        operations: Operations on them, in order.
         seed: Decides a random order of all rows; None leaves them in order.
     """
 
@@ -178,7 +176,6 @@ class Pipeline:
         """Return the order of an epoch; the pipeline is countable.
 
         Args:
-            epoch: Its number.
             window: Number of rows that follow each other, in a random order.
             seed: Decides that order.
         """
@@ -292,8 +289,6 @@ def written_down(
     """Return rows as a source that finds each by its number.
 
     Args:
-        blocks: The rows.
-        called: Their name in messages.
         schema: Returns their schema; asked only if there are none, since operations run again.
     """
     made = stage(blocks, called)

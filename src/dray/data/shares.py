@@ -60,8 +60,6 @@ class Sharing:
     """The choices of how rows are shared.
 
     Attributes:
-        rank: The rank whose share it is.
-        ranks: The number of shares.
         equal: Whether all shares have as many rows, so that fewer than `ranks` are left over.
         in_order: Whether files are read one after another by a single rank, and not in lanes.
     """

@@ -13,7 +13,6 @@ class Run(NamedTuple):
     """Batches that follow each other in one table.
 
     Attributes:
-        table: Their rows.
         sizes: The number of rows of each.
         origins: The origin of the first one's rows, and that of the others'.
         own: As of a block.
@@ -61,7 +60,6 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
     """Yield rows as runs of batches of as many rows as is said; the last one may have fewer.
 
     Args:
-        blocks: The rows.
         sizes: The sizes; where they end, no more rows are taken.
     """
     wanted = iter(sizes)
@@ -99,7 +97,6 @@ def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:
     """Yield blocks of as many rows as is said; the last one may have fewer.
 
     Args:
-        blocks: The rows.
         sizes: The sizes; where they end, no more rows are taken.
     """
     for run in aligned(blocks, sizes):

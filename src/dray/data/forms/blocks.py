@@ -51,7 +51,6 @@ class Block(NamedTuple):
     """A block of rows.
 
     Attributes:
-        table: The rows.
         origin: Their file and numbers, for messages.
         own: Whether memory that Arrow takes for writable is nobody else's, so that it may be
             written to.
@@ -127,7 +126,6 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     Args:
         data: A mapping of columns, a table or record batch of Arrow, a DataFrame of pandas or
             Polars.
-        whence: Its name in the message.
 
     Raises:
         ConfigError: It is something else, or its columns are not of one length.
@@ -293,10 +291,6 @@ def taken(table: Table, rows: RowNumbers) -> Table:
 
 def concat(tables: Sequence[Table], called: str = "rows") -> Table:
     """Return the rows of several tables as one; types that differ are widened.
-
-    Args:
-        tables: The tables.
-        called: Their name in messages.
 
     Raises:
         DataFunctionError: No type holds all values of a column.

@@ -13,9 +13,6 @@ class Chunks:
 
     Arrow would put the chunks of a column together first: a copy of all, and an error if texts are
     more than 2 GiB.
-
-    Args:
-        table: The rows.
     """
 
     def __init__(self, table: Table) -> None:

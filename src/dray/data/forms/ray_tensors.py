@@ -33,7 +33,6 @@ def with_tensors(schema: pa.Schema, *, pickles: bool = False) -> pa.Schema:
     """Return the schema of a file, with tensors in place of Ray's lists.
 
     Args:
-        schema: The schema.
         pickles: Whether columns of pickles become their values.
     """
     return pa.schema([_with_tensor(field, pickles=pickles) for field in schema])

@@ -16,7 +16,6 @@ def to_tf_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
     """Return a dict of NumPy arrays as tensors of TensorFlow.
 
     Args:
-        batch: The arrays.
         dtypes: The type of all, or column -> type.
     """
     import tensorflow as tf

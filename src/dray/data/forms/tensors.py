@@ -23,7 +23,6 @@ def to_tensors(batch: Arrays, dtypes: Dtypes = None) -> Tensors:
     """Return a dict of NumPy arrays as tensors.
 
     Args:
-        batch: The arrays.
         dtypes: The type of all, or column -> type.
 
     Raises:
@@ -37,7 +36,6 @@ def tensor_batches(run: Run, dtypes: Dtypes = None) -> Iterator[Tensors]:
     """Yield batches of tensors, which are views of tensors of all rows where these are alike.
 
     Args:
-        run: The batches.
         dtypes: The type of all, or column -> type.
 
     Raises:

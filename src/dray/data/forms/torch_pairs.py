@@ -26,7 +26,6 @@ class Pairs:
     Attributes:
         label: The label's column, if there is one.
         features: Columns of one tensor, or of several in a list or dict; None is all others.
-        label_dtype: Type of the label.
         feature_dtypes: Type of the features, or of each tensor of them.
         label_as_column: Whether a label of one number a row has the shape (rows, 1).
         features_as_columns: Whether features that are one number a row have.

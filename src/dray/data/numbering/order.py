@@ -26,7 +26,6 @@ class Order:
     """The order of one epoch.
 
     Attributes:
-        rows: The number of rows.
         lanes: The number of ranges that they are cut into.
         shuffled: Whether all rows are in a random order, which takes a single lane.
         window: Number of rows that follow each other, in a random order; below 2 none are.

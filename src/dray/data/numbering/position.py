@@ -44,11 +44,7 @@ class Seen:
         return numbers[(numbers >= self.below) & ~np.isin(numbers, self.beyond)]
 
     def after(self, taken: Sequence[int]) -> Seen:
-        """Return what is seen once each rank has taken so many.
-
-        Args:
-            taken: Their numbers, by rank.
-        """
+        """Return what is seen once each rank has taken so many."""
         ranks, least = len(taken), min(taken)
         places = [
             np.arange(rank + ranks * least, rank + ranks * count, ranks)
@@ -176,22 +172,13 @@ def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:
     """Return how many of the rows that are left a rank gets.
 
     Args:
-        left: Their number.
-        rank: The rank.
-        ranks: The number of ranks.
         equal: Whether all get the same, so that fewer than `ranks` are left over.
     """
     return left // ranks if equal else len(range(rank, left, ranks))
 
 
 def batch_sizes(rows: int, size: int, *, drop_last: bool) -> list[int]:
-    """Return the sizes of the batches of some rows.
-
-    Args:
-        rows: Their number.
-        size: Rows of a batch.
-        drop_last: Whether to leave out a batch that has fewer.
-    """
+    """Return the sizes of the batches of some rows."""
     whole, rest = divmod(rows, size)
     return [size] * whole + [rest] * (rest > 0 and not drop_last)
 

@@ -64,13 +64,7 @@ def _origin(blocks: Sequence[Block]) -> str:
 
 
 class Lane:
-    """A range of rows that is read from its first to its last, with a few held back.
-
-    Args:
-        source: The source of rows.
-        order: The order, which says what rows the lane has.
-        lane: Its number.
-    """
+    """A range of rows that is read from its first to its last, with a few held back."""
 
     def __init__(self, source: Source, order: Order, lane: int) -> None:
         self._source, self._order, self._lane = source, order, lane

@@ -22,9 +22,7 @@ def advised(
     """Yield what an operation makes of blocks; tell if its function is what the reader waits for.
 
     Args:
-        operation: The operation.
         function: The function of the user that it calls in this process.
-        blocks: The blocks.
     """
     began = time.monotonic()
     elsewhere = 0.0  # seconds in which the blocks were made, or the results used

@@ -63,10 +63,6 @@ class TaskPoolStrategy:
 def check_options(method: Callable[..., object], options: Mapping[str, object]) -> None:
     """Refuse options of workers that there are none of.
 
-    Args:
-        method: It was given them.
-        options: The options.
-
     Raises:
         AbsentArgumentError: One is unknown.
     """
@@ -81,8 +77,6 @@ def in_workers(
     """Return an operation that runs in workers, if that is asked for.
 
     Args:
-        method: It was given the options.
-        operation: The work that they do.
         options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`.
 
     Raises:
@@ -121,11 +115,9 @@ class InWorkers(Operation):
     """Another operation, done block by block in actors; blocks keep their order.
 
     Attributes:
-        operation: The other one.
         least: The number of actors to begin with, or fewer if resources are free for fewer.
         most: The most.
         takes: Resources of each; none unless they are asked for, since a training may have all.
-        keeps_rows: As the other one.
     """
 
     operation: FunctionOperation

@@ -66,7 +66,6 @@ class _Call:
     """A block, and what becomes of it.
 
     Attributes:
-        block: The block.
         member: The actor that has it.
         ref: The actor's result, while it is not here.
         outcome: Its result, or the error, once it is here.
@@ -84,11 +83,8 @@ class Pool:
     """The actors of one iteration, which ends them.
 
     Args:
-        operation: The work that they do.
         options: Options of each actor. If they say how often it is made again, that is the
             engine's affair; else a new one takes its place.
-        least: The number to begin with.
-        most: The most.
 
     Raises:
         InfeasibleError: No node can ever hold one of them.

@@ -197,10 +197,7 @@ class ArrowFileSource(_InPieces):
     """A file of Arrow that is mapped into memory, and is read from the disk as rows are used.
 
     Args:
-        path: The file.
-        schema: Its schema.
         columns: The columns that its rows are to have, with their types.
-        called: The rows in messages.
         owner: Deletes the file when nobody has this any more.
     """
 
@@ -291,13 +288,7 @@ class HuggingFaceSource(_InPieces):
 
 
 class BlocksSource(Source):
-    """Rows that a function yields, as often as it is called; how many is not known.
-
-    Args:
-        produce: Yields all rows.
-        called: Their name in messages.
-        schema: Their schema, if it is known.
-    """
+    """Rows that a function yields, as often as it is called; how many is not known."""
 
     def __init__(
         self, produce: Callable[[], Iterable[Block]], called: str, schema: pa.Schema | None = None

@@ -84,7 +84,6 @@ class UnionSource(Source):
     """The rows of several sources, one after another.
 
     Args:
-        sources: The sources.
         shuffle: The order that an epoch has them in; None leaves them in their own.
     """
 

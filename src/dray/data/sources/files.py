@@ -175,8 +175,6 @@ def parquet_source(
     """Return files of Parquet as a source; the ends of all of them are read here.
 
     Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
         columns: Those to read; None is all.
         lanes: The number of ranges to read side by side; None chooses.
         label: Returns the values that all rows of a file have from its path.
@@ -248,8 +246,6 @@ def csv_source(
     """Return files of CSV as a source.
 
     Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.csv.read_csv`.
         label: Returns the values that all rows of a file have from its path.
         opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
@@ -277,8 +273,6 @@ def json_source(
     """Return files of JSON as a source: an object a line, or a list of objects.
 
     Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.json.read_json`.
         label: Returns the values that all rows of a file have from its path.
         opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
@@ -385,8 +379,6 @@ class FileRows:
     """Files by number, each of which is a row.
 
     Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
         decode: Makes a row of a file's bytes and path.
     """
 

@@ -41,10 +41,6 @@ class ParquetSource(Source):
     """Files of Parquet, read row group by row group; how many rows each has is known.
 
     Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
-        ends: Their ends.
-        schema: The schema of what is read.
         lanes: The number of ranges to read side by side; None chooses.
     """
 

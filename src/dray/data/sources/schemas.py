@@ -24,8 +24,6 @@ def unified(
     """Return a schema with the columns of all files, each of a type that holds its values.
 
     Args:
-        files: The paths of files of Parquet.
-        ends: Their ends.
         columns: Those that are to be read; None is all.
         allow_pickle: Whether they may be pickled.
 

@@ -41,8 +41,6 @@ def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None)
     """Return rows as a source that finds each by its number: in memory, or in a file if large.
 
     Args:
-        blocks: The rows.
-        called: Their name in messages.
         schema: Their schema where there are none.
 
     Raises:
@@ -67,7 +65,6 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
 
     Args:
         tables: The tables, which have a row at least.
-        called: Their name in messages.
 
     Raises:
         DataFunctionError: No type holds all values of a column.

@@ -40,8 +40,6 @@ class Place:
     """A directory for new files.
 
     Attributes:
-        filesystem: The filesystem of it.
-        directory: The directory.
         prefix: The beginning of the files' names, which no other files have.
     """
 

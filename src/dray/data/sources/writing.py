@@ -53,10 +53,6 @@ def write_files(
     """Write rows into files of a directory.
 
     Args:
-        blocks: The rows.
-        target: The directory.
-        ending: The ending of file names.
-        write: Writes a file.
         rows: Rows of each file; None writes a million at most.
         joined: Whether a file holds many blocks.
 
@@ -82,7 +78,6 @@ def numbered(
     """Yield tables with the numbers of their files.
 
     Args:
-        tables: The tables.
         most: The most rows of a file.
         one_schema: Whether all rows of a file have the same columns, of the same types.
     """
@@ -117,7 +112,6 @@ def write_partitions(
     """Write rows as Parquet into directories that values of columns name, such as `kind=a`.
 
     Args:
-        blocks: The rows.
         target: The directory above them.
         columns: The columns, which files do not have then.
         rows: Rows of each file at most.
