@@ -17,7 +17,6 @@ class Offer:
     """The devices of one kind that this machine offers.
 
     Attributes:
-        family: Theirs.
         found: Devices that were found; None if they are only said to be.
         ids: Those on offer, in order.
     """
@@ -68,10 +67,8 @@ def ids_on_offer(
     """Return which devices of a family this machine offers.
 
     Args:
-        family: The family.
         found: Devices that were found of it; None if they are only said to be.
         given: Number that the user names; None is those that were found.
-        environ: The environment, with its visibility variables.
 
     Raises:
         ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.

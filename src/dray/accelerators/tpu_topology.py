@@ -154,7 +154,6 @@ def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, flo
     """Return what programs ask for to get the hosts of one slice, or its first one.
 
     Args:
-        slice_name: The slice's name.
         worker: The host's number in it.
         pod_type: As in "v6e-16". Where any of the three is "", there are no such resources.
     """
@@ -167,7 +166,6 @@ def host_labels(slice_name: str, worker: str, topology: str, pod_type: str) -> d
     """Return the labels that tell where in which slice a host is.
 
     Args:
-        slice_name: The slice's name.
         worker: The host's number in it.
         topology: As in "4x4".
         pod_type: As in "v6e-16". What is "" has no label.

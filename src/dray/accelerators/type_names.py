@@ -89,7 +89,6 @@ def check_type(kind: object, what: str) -> None:
     """Refuse what cannot be a type of accelerator; nodes alone know which types there are.
 
     Args:
-        kind: The type.
         what: The argument that has it, for the message.
 
     Raises:
@@ -122,12 +121,7 @@ def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
 
 
 def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
-    """Return the types that may have been meant, at most three; only one if just the case differs.
-
-    Args:
-        kind: Type as the user wrote it.
-        among: The types that exist.
-    """
+    """Return at most three types that may have been meant; only one if just the case differs."""
     if not isinstance(kind, str) or not kind.strip():
         return []
     # Google says v5e as well.

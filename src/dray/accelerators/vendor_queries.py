@@ -15,10 +15,6 @@ Package: TypeAlias = Any
 def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
     """Return what a vendor's package answers, or None, and what went wrong.
 
-    Args:
-        package: Module to import.
-        question: Called with the module.
-
     Returns:
         The answer, and "" or a sentence. A package that is not installed is nothing wrong.
     """

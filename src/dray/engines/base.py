@@ -65,7 +65,6 @@ class Started:
     """An actor's process runs; its calls are answered from now on.
 
     Attributes:
-        actor: Actor of the process.
         node_id: The node it runs on.
         address: That node's address.
         devices: Resource name to the ids of the devices that the process holds, in node order.
@@ -99,7 +98,6 @@ class Died:
     """An actor's process ended, or never came to be. The last event of every actor.
 
     Attributes:
-        actor: Actor of the process.
         error: Error of a call that it did not answer; most often a `WorkerDiedError`.
         expected: Whether dray stopped or killed it, rather than something else.
     """

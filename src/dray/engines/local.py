@@ -76,7 +76,6 @@ class LocalEngine(Engine):
 
         Args:
             devices: Their ids, by resource name.
-            node: Their node.
             env_vars: Variables that the user sets for the process, beside the session's.
         """
         own = {*self._runtime_env.env_vars, *(env_vars or ())}
@@ -132,7 +131,6 @@ def this_machine(
     Args:
         options: The user's words on it.
         given: The resources among that.
-        offered: Its accelerators.
     """
     found = [offer.found for offer in offered.values() if offer.found is not None and offer.ids]
     types = [devices.type for devices in found if devices.type]
@@ -210,7 +208,6 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
     """Check the quantities and labels of a node.
 
     Args:
-        said: The user's words on it.
         where: Format of a field's name in messages.
     """
     for name in ("num_cpus", "num_gpus"):

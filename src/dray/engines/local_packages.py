@@ -18,7 +18,6 @@ def missing_packages(asked: object, what: str) -> list[str]:
     Args:
         asked: Value of `pip` or `uv`: requirements, a dict with `packages`, or the path of a
             requirements file.
-        what: Its name, for messages.
 
     Raises:
         ConfigError: It cannot be read.
@@ -36,7 +35,6 @@ def missing_modules(asked: object, what: str) -> list[str]:
 
     Args:
         asked: Value of `py_modules`: modules, and paths of packages.
-        what: Its name, for messages.
 
     Raises:
         ConfigError: It is no list.

@@ -436,13 +436,7 @@ def group_name_taken(name: str) -> NameTakenError:
 
 
 def no_concurrency_group(name: str, asked: str, groups: Collection[str]) -> ConfigError:
-    """Return the error of a call for a concurrency group that its actor does not have.
-
-    Args:
-        name: The actor's, for the message.
-        asked: The group.
-        groups: Those that the actor has.
-    """
+    """Return the error of a call for a concurrency group that its actor does not have."""
     known = ", ".join(sorted(groups)) or "none"
     return ConfigError(f"{name} has no concurrency group {asked!r}; it has {known}")
 

@@ -41,7 +41,6 @@ class RuntimeEnv:
 
         Args:
             value: Such as `{"env_vars": {"A": "1"}, "working_dir": "."}`.
-            what: The argument's name, for messages.
 
         Raises:
             ConfigError: It is malformed, or has a key that does not exist.

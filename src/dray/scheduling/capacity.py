@@ -141,7 +141,6 @@ class Capacity:
         quantities: Name to units; of devices the sum.
 
     Args:
-        quantities: Total quantities.
         devices: The names among these whose quantities are devices.
     """
 

@@ -31,9 +31,6 @@ def shortfall(
     """Return what the nodes lack for a request that they cannot meet.
 
     Args:
-        demand: Quantities asked for.
-        nodes: Nodes of the cluster.
-        totals: Totals of each node.
         unmatched: The selectors that no node matches.
         remedy: Advice on getting more; "{arguments}" in it stands for arguments of `dray.init` that
             say what this machine has, "{nodes}" for the one that makes nodes up.

@@ -20,7 +20,6 @@ def check_selector(selector: object, what: str) -> None:
 
     Args:
         selector: Label to "value", "!value", "in(a, b)" or "!in(a, b)".
-        what: The argument's name, for the message.
 
     Raises:
         ConfigError: It is not.

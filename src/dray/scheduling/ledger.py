@@ -132,7 +132,6 @@ class Ledger:
     """Reserves bundles of resources on nodes. Safe to use from several threads.
 
     Args:
-        nodes: Nodes of the cluster.
         remedy: Advice on getting more, for messages; see `shortfall`.
     """
 

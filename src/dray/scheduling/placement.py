@@ -115,7 +115,6 @@ def place(
     A bundle that finds no room lets others move, one a node; then all is tried in another order.
 
     Args:
-        demand: The bundles.
         capacities: Free capacity of each node, which is not changed.
         allowed: For each bundle the nodes that it may lie on.
     """
@@ -148,7 +147,6 @@ def place_in_order(
 
     Args:
         order: The position and the node of each, in the order in which they take their devices.
-        bundles: Resources asked for.
         capacities: Free capacity of each node, which is not changed.
     """
     left: dict[int, Capacity] = {}
@@ -289,7 +287,6 @@ def _fill(
     """Return a placement for each bundle.
 
     Args:
-        partial: The nodes.
         order: The position and the kind's number of each bundle, in the order they are placed.
         with_care: Whether those that have no like go where they take least from others.
     """
@@ -309,7 +306,6 @@ class _PartialPlacement:
     """Nodes that bundles are put on one by one.
 
     Attributes:
-        kinds: The bundles.
         capacities: Capacity left on each node.
         used: Number of bundles on each.
         placements: Nodes of the bundles, by position.

@@ -35,9 +35,7 @@ def place_on_slices(
 
     Args:
         demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
-        capacities: Free capacity of each node.
         allowed: For each bundle the nodes that it may lie on.
-        nodes: Nodes of the cluster.
     """
     assert demand.slices is not None
     count, size = demand.slices.count, demand.slices.hosts

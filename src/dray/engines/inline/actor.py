@@ -108,12 +108,6 @@ class InlineObject(Pickled, Host, ActorBackend):
     """An actor in this process; it ends with the last handle.
 
     Args:
-        cls: The class.
-        options: Its options.
-        arguments: Arguments of its `__init__`.
-        home: Execution context it can ask for.
-        runtime_env: Runtime environment of its process.
-        held: Its resources, if it holds any.
         forgotten: Takes what it holds when nobody has a handle any more.
     """
 

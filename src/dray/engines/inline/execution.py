@@ -95,12 +95,10 @@ class Work:
     Attributes:
         title: Its name in messages.
         find: Returns the function to call; raises if the actor is gone.
-        host: Host in which it runs.
         here: Execution context it can ask for.
         num_returns: Number of references that it returns, "streaming" or "dynamic".
         retries: Number of retries left if it raises; -1 is without limit.
         retry_on: Exceptions that make it run again: all, none, or these types.
-        runtime_env: Runtime environment of its process.
         gate: Limit of concurrent calls in an event loop.
         begun: Whether the function was called.
     """

@@ -63,9 +63,6 @@ class InlineRuntime(Runtime):
     """Tasks, actors and objects of the inline engine.
 
     Args:
-        ledger: Resources of this machine.
-        runtime_env: Runtime environment of every task and actor.
-        namespace: Namespace of named actors.
         variables: Returns the environment variables that limit a process to devices.
     """
 

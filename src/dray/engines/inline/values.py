@@ -144,7 +144,6 @@ class Loop:
     """An event loop on a thread of its own.
 
     Args:
-        name: Name of the thread.
         on_exit: Called there with the exit of a task that a call has left behind.
     """
 

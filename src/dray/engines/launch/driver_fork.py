@@ -92,7 +92,6 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
 
     Args:
         serve: Main function of the fork; its end is the fork's end.
-        keep: The descriptors that the fork needs.
 
     Returns:
         The fork, or None if there was another thread.

@@ -44,10 +44,8 @@ class ForkServer:
 
     Args:
         control: Requests come in and notices go out here.
-        driver: The driver's pid.
         entry: The module of its workers, see `Entry`.
         spawn: Start each worker as a fresh interpreter instead of a fork.
-        open_files: Limit of open files of each worker.
         notices: Socket for notices if the control socket is another server's, whose heir this is.
         generation: Number of servers before this one.
     """
@@ -369,7 +367,6 @@ def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> No
 
     Args:
         entry: Its module, see `Entry`.
-        open_files: Its limit of open files.
         inlet: A socket to the server, see `Entry.run`.
         fds: Future standard output and error, and what the driver gives its entry.
     """
@@ -439,11 +436,8 @@ def serve(
     Args:
         control_fd: A socket to the driver.
         lifeline_fd: A pipe that closes when the driver dies.
-        driver: The driver's pid.
-        open_files: Limit of open files of a worker.
         method: "fork" or "spawn".
         entry: The module of its workers, see `Entry`.
-        modules: Modules to import first.
     """
     lifeline.signal_on_hangup(lifeline_fd)
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies

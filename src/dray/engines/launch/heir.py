@@ -27,7 +27,6 @@ class Heir:
     """The server's end of its heir.
 
     Args:
-        modules: Modules to import.
         become: Runs it, given its end of a socket and the modules; its end is the process's.
 
     Attributes:

@@ -37,8 +37,6 @@ class Requests:
     """A driver's requests to one fork server, from any thread.
 
     Args:
-        control: The socket to the server.
-        open_files: Limit of open files of this process.
         on_refused: Called if a worker that was asked for cannot be, after all.
     """
 

@@ -30,7 +30,6 @@ class Basis(NamedTuple):
     """The modules and variables of a fork server, there before it makes workers.
 
     Attributes:
-        modules: Modules to import.
         variables: Additions to the driver's environment; libraries read it as they are
             imported, and the C library as a process begins.
     """
@@ -60,7 +59,6 @@ class Server:
         entry: The module of its workers, see `fork_server.Entry`.
         method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
-        open_files: Limit of open files of this process.
         run: Has the thread that calls `hear` do something.
 
     Raises:

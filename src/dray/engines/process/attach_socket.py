@@ -76,7 +76,6 @@ def leave(address: str, number: int, passed: socket.socket) -> None:
     """Leave a socket for the driver, in a worker.
 
     Args:
-        address: Where.
         number: Of the client that will say so.
         passed: The socket; still this process's to close.
     """

@@ -26,7 +26,6 @@ class RayObject(OfConnection, ActorBackend):
     """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
 
     Args:
-        handle: The handle.
         groups: The actor's concurrency groups; None if they are not known, as of one that was found
             by its name.
     """

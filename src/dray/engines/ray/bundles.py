@@ -42,7 +42,6 @@ class PlacedBundles(Reservation):
 
     Args:
         groups: The placement groups that hold them; the last one has the bundles.
-        request: Request that they answer.
         is_gone: Calls some nodes, and returns whether one does not answer.
         give_back: Takes them when they are released.
         wanted: Holds up the end of the connection to Ray; it raises if they are not wanted any

@@ -135,7 +135,6 @@ def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> 
 
     Args:
         error: Ray's exception; its nearest class in the table decides.
-        table: The table.
     """
     if isinstance(error, DrayError):
         return error
@@ -289,11 +288,8 @@ def refused(
     """Return what to raise when Ray does not take a task, an actor, a call or a value.
 
     Args:
-        error: Ray's exception.
         what: Name in messages of what it does not take.
         subject: The function or class that was to be sent.
-        args: The arguments.
-        kwargs: Those by name.
     """
     if isinstance(error, DrayError):
         return error

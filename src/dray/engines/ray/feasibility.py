@@ -32,8 +32,6 @@ class Capacity:
         """Return if the cluster can hold a request, now or later.
 
         Args:
-            what: Name in messages of what asks for it.
-            request: The bundles.
             node_id: The one node that will do; empty is any.
 
         Raises:

@@ -36,7 +36,6 @@ class ActorHost:
     """Serves one actor until the driver says stop or goes away.
 
     Args:
-        connection: To the driver.
         enter_environment: Puts this process where the first message says.
         tell_imports: Called, not often, when it has imported many modules.
         doorbell: Wakes the driver when it is written to; without one, every message does.
@@ -84,7 +83,6 @@ class ActorHost:
         """Push a message to the actor's mailbox; it is of plain values and importable classes.
 
         Args:
-            message: The message.
             quiet: Whether nobody need be woken for it, see `base.Post`.
         """
         if not quiet:

@@ -12,10 +12,7 @@ class OutputPipe:
     """One such descriptor, as its owner; it is closed at its end, or when reading fails.
 
     Args:
-        reader: Waits for output.
-        fd: Descriptor to read from.
         take: Takes each piece in the reader's thread, and an empty one at the end.
-        on_close: Called when it is closed.
     """
 
     def __init__(

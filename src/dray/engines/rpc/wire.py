@@ -38,9 +38,6 @@ class Begin(NamedTuple):
     """First message to a worker: the driver's environment, and what to make there.
 
     Attributes:
-        environment: Environment variables.
-        cwd: The directory that the driver is in.
-        path: Import path of the driver.
         factory: Makes the actor's object; pickled.
         enter: Puts the worker there, given this message, where the engine has a way of its own.
     """
@@ -60,7 +57,6 @@ class Begin(NamedTuple):
         Args:
             variables: Changes of the environment; None is to be unset.
             directory: The working directory; None is this process's.
-            factory: See above.
         """
         environment = {**thread_limits.users_environment(), **variables}
         return cls(
@@ -215,7 +211,6 @@ def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes
     """Pickle an error with its traceback as text; a stand-in where the error does not pickle.
 
     Args:
-        error: Exception that was raised.
         skip: Index of the user's first frame; the frames above are dray's.
     """
     text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))

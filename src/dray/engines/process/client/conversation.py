@@ -34,7 +34,6 @@ class Conversation(ABC):
 
     Args:
         number: The process's own number; what it makes is numbered after it.
-        job_id: The session's id.
         turns: Leader and followers among the threads that wait for answers.
     """
 
@@ -193,7 +192,6 @@ class Conversation(ABC):
         """The same for what may take long, and may be interrupted.
 
         Args:
-            *message: The question.
             undo: Takes an answer that comes when nobody wants it any more.
         """
         question, waiter = self.ask(*message)
@@ -236,7 +234,6 @@ class Conversation(ABC):
 
         Args:
             load: Makes the future's value.
-            *message: The question.
             keep: Something that must live until the answer has come.
             undo: Takes an answer that comes although the future was cancelled.
         """

@@ -74,13 +74,7 @@ class _Told:
 
 
 class ProcessRuntime(Values):
-    """A process's half of the conversation with the hub, with all that can be said.
-
-    Args:
-        number: The process's own number; what it makes is numbered after it.
-        job_id: The session's id.
-        turns: Leader and followers among the threads that wait for answers.
-    """
+    """A process's half of the conversation with the hub, with all that can be said."""
 
     def __init__(self, number: int, job_id: str, turns: LeaderFollowers) -> None:
         super().__init__(number, job_id, turns)

@@ -67,18 +67,12 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
-        ledger: Resources of the nodes.
         reader: The thread that waits for what workers print.
-        fork: Starts a worker's process.
-        kill: Ends one.
         cancel: Has one hear that its task or call of this number is cancelled.
         number: Gives the next process's number.
-        runtime_env: Runtime environment of every worker.
-        namespace: Namespace of named actors.
         store_bytes: Bytes of memory that large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
         shows_output: Whether what workers print is shown here.
-        open_files: Limit of open files of this process.
         stall_warning_s: After how long without a word from any worker work that waits in vain is
             told of; 0 is never.
     """

@@ -32,8 +32,6 @@ class FunctionTable(KindOperations):
     to the first. With the last of them the function is forgotten, here and in the workers.
 
     Args:
-        hub: Objects and answers.
-        ledger: Resources of the nodes.
         on_unused: Called with the key of a function that is forgotten.
     """
 

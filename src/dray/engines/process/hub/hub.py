@@ -53,11 +53,7 @@ from dray.scheduling.requests import Reservation
 
 
 class Hub(ObjectOperations):
-    """Objects and questions; `tasks.py`, `actors.py` and `placement_groups.py` add the rest.
-
-    Args:
-        store_bytes: Bytes of memory that large objects may take.
-    """
+    """Objects and questions; `tasks.py`, `actors.py` and `placement_groups.py` add the rest."""
 
     def __init__(self, store_bytes: int) -> None:
         self.lock = HubLock()

@@ -64,8 +64,6 @@ class WorkerProcess(Channel):
     Attributes:
         number: Unique in the engine.
         theirs: The worker's end of the socket; closed once it has it.
-        node: The node it belongs to.
-        runtime_env: Runtime environment of its process.
         pid: Its process, once that is known.
         task: The task that it runs.
         kind: The function of that task, or of the last one.
@@ -245,8 +243,6 @@ class SchedulingClass:
     Attributes:
         key: Tells it from others.
         demand: Resources of one of them.
-        ledger: Where.
-        runtime_env: Runtime environment: variables, as pairs, and a directory.
         resources: The same quantities, as the tasks see them.
         waiting: Those that can run.
         followed: Workers to which tasks were sent ahead that are not recalled.
@@ -310,8 +306,6 @@ class Task:
         depth: Number of tasks, each of the next, that may wait for it.
         unready: Number of `deps` that are not there yet.
         retries: Runs left after the first; -1 is without limit.
-        worker: Worker that runs it.
-        actor: Actor of the method.
         details: Of a call: method, name, concurrency group, retries, retried exceptions.
         dispatch: Its number among those that were sent to its worker.
         forced: Whether it was cancelled by force.

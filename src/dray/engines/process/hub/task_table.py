@@ -26,8 +26,6 @@ class TaskTable:
     """Tasks, and calls of actors, from their submission to their end.
 
     Args:
-        hub: Objects and answers.
-        streams: Streams of generators' items.
         enqueue: Queues a task that waits for no arguments; a call's actor hears of it itself.
 
     Attributes:
@@ -108,8 +106,6 @@ class TaskTable:
         """End a task or call with an error, and then what depends on it, however long the chain.
 
         Args:
-            task: The task or call.
-            payload: The error.
             nested: The objects that the error refers to.
         """
         for number in nested:

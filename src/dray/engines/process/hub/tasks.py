@@ -73,10 +73,6 @@ class Tasks(TaskOperations):
     """Runs tasks on workers.
 
     Args:
-        hub: Objects and answers.
-        streams: Streams of generators' items.
-        ledger: Resources of the nodes.
-        pool: Worker processes.
         send: Sends bytes to a worker.
         stop: Ends a worker's process at once.
         tell_cancelled: Has a worker hear, while it works, what is cancelled.

@@ -16,7 +16,6 @@ class OutputTap:
     """Shows what workers print, each line with its origin.
 
     Args:
-        reader: Waits for output.
         show: Takes a stream's name and lines.
     """
 

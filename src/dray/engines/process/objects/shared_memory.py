@@ -158,7 +158,6 @@ class Arena:
 
         Args:
             offset: Its first byte, that of a page.
-            length: Its length.
             on_end: Called when nobody has the view any more.
             writable: Whether it is to be written to, which takes a map of its own.
 

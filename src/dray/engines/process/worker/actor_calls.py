@@ -41,8 +41,6 @@ class ActorCalls:
     Args:
         results: Loads arguments, and sends results and errors.
         leave: Ends the process, with a status.
-        kind: Its class.
-        around: Execution context that its code can ask for.
         details: Name, whether it is made again, concurrency, groups, whether it is async, the
             options of each method, and its accelerators.
         running: Says what runs in a thread or coroutine.

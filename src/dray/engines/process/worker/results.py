@@ -47,9 +47,6 @@ def read_before_next(index: int, most_unread: int) -> int:
 class Results:
     """Loads the arguments of tasks and calls, and packs what comes of them.
 
-    Args:
-        runtime: The worker's side of the conversation with the hub.
-
     Attributes:
         output: Output of the process, which it titles.
     """

@@ -37,8 +37,6 @@ class TaskWorker:
     Args:
         sock: To the hub, for work and answers.
         control: To the fork server, for what must be heard during work.
-        arena: The shared memory.
-        disk: Directory of objects that are not in memory.
     """
 
     def __init__(

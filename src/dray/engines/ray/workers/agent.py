@@ -72,7 +72,6 @@ class Exited(NamedTuple):
     """A worker's process has ended, and what it started with it.
 
     Attributes:
-        number: The worker's.
         status: As `subprocess` has it; None if nobody knows.
         killed: Whether the driver has asked for it.
         starved: Whether the system has killed it for want of memory.
@@ -152,9 +151,6 @@ class Agent:
         """Start a worker, which calls the driver.
 
         Args:
-            number: The worker's.
-            driver: Channel to the driver.
-            modules: Modules that it will need.
             learned: Whether it may have what earlier workers have imported.
         """
         child = _Child(number, self)

@@ -46,7 +46,6 @@ def take(begin: wire.Begin, directory: str | None) -> None:
     """Go where the driver is, in a worker.
 
     Args:
-        begin: The driver's environment.
         directory: Working directory of the worker; None leaves it to the node.
 
     Raises:

@@ -51,8 +51,7 @@ class Membership(NamedTuple):
         node_id: The worker's node.
         runtime_env: Environment of the tasks and actors that it starts.
         actor_id: Its own.
-        resources: Its resources.
-        devices: The ids of the devices among that, by resource name.
+        devices: The ids of the devices among its resources, by resource name.
         group: Id of its run's placement group.
     """
 

@@ -46,11 +46,6 @@ class ForkedActor(RemoteActor):
     """An actor whose process is a fork of its node's agent.
 
     Args:
-        number: Unique in the engine.
-        name: Its name in messages.
-        mailbox: Gets its events.
-        reader: The engine's reader thread.
-        agent: Its node's.
         devices: The ids of the devices that it holds, by resource name.
         on_over: Called when its end is known.
     """
@@ -164,11 +159,6 @@ class NodeAgent:
 
         Args:
             actor: Hears what becomes of it.
-            begin: Its first message.
-            driver: Channel to the driver.
-            modules: Modules that it will need.
-            reservation: Bundles of its run.
-            bundle: Number of the worker's bundle.
             directory: Working directory, if one was asked for.
 
         Raises:
@@ -303,9 +293,7 @@ class NodeAgents:
         One that has no workers makes room for another one.
 
         Args:
-            node_id: The node.
             environment: The runtime environment of its workers.
-            modules: Modules that they need.
             start: Starts an actor, with a mailbox and no resources, on that node.
         """
         described = json.dumps(environment.as_dict(), sort_keys=True, default=repr)

@@ -31,10 +31,6 @@ class RayActor(RemoteActor):
     not answer when called, the node is gone as well, long before Ray itself gives it up.
 
     Args:
-        number: Unique in the engine.
-        name: Its name in messages.
-        mailbox: Gets its events.
-        reader: The engine's reader thread.
         is_gone: Calls a node by its id, and tells whether it does not answer; raises EngineError if
             nobody can tell any more.
         on_over: Called when the end has been told.

@@ -30,8 +30,6 @@ class RayWorker:
         """Serve the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
-            driver: Channel to the driver.
-            modules: Modules that will be needed.
             directory: Working directory, if one was asked for.
             is_agent: Whether it runs nothing of the user's.
         """

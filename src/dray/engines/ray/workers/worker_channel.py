@@ -37,8 +37,6 @@ class DriverAddress(NamedTuple):
     """The address and key by which a worker reaches its driver.
 
     Attributes:
-        host: The driver's address.
-        port: Port on which it listens.
         key: Key that both sides prove to have.
         number: The actor's number.
     """
@@ -53,9 +51,7 @@ class Hello(NamedTuple):
     """The first thing a worker says on a connection.
 
     Attributes:
-        number: The actor's number.
         stream: "wire", "stdout" or "stderr".
-        pid: Its process.
         node_id: Its node.
         address: That node's address.
         devices: Resource name to the ids of the devices it holds.
@@ -75,8 +71,6 @@ class WorkerListener:
     """The driver's end: listens, and hands over connections that have proved the key.
 
     Args:
-        host: The address to listen on.
-        reader: Tells when somebody calls.
         on_hello: Gets what a worker said, and the connection, in the reader's thread.
     """
 
