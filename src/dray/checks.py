@@ -35,10 +35,6 @@ def is_number(value: object) -> TypeGuard[int | float]:
 def seed_of(seed: object, called: str = "seed") -> int:
     """Return a seed; None is a random one.
 
-    Args:
-        seed: The seed.
-        called: Its name in messages.
-
     Raises:
         ConfigError: It is no whole number, or below 0.
     """
@@ -81,9 +77,6 @@ def fields_of(config: object) -> dict[str, object]:
 
 def refuse_arrays(given: Mapping[str, object]) -> None:
     """Refuse arguments that are arrays or tensors: no later check could compare them.
-
-    Args:
-        given: The arguments, by name.
 
     Raises:
         ConfigError: One of them is an array; a number in one (with no dimension) passes.

@@ -331,12 +331,7 @@ def _start_again(lost: Engine) -> Engine:
 
 
 def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-    """Begin to import what workers will need; `init` may still say which engine they are of.
-
-    Args:
-        modules: Modules that they will import.
-        runtime_env: Their environment.
-    """
+    """Begin to import what workers will need; `init` may still say which engine they are of."""
     global _ahead
     with _lock:
         ahead = not is_initialized()

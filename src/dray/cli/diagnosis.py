@@ -21,11 +21,7 @@ Problem = tuple[str, str]
 
 
 def problems_of(found: Findings) -> list[Problem]:
-    """Return what is wrong with a machine.
-
-    Args:
-        found: Findings of `doctor.examine`.
-    """
+    """Return what is wrong with a machine."""
     return [problem for check in _CHECKS for problem in check(found)]
 
 

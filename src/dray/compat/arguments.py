@@ -20,7 +20,6 @@ def check_arguments(callee: str, given: Mapping[str, object], known: Iterable[st
     Args:
         callee: The function's or class's name, as in "dray.init".
         given: Arguments beyond its parameters.
-        known: The names of its parameters.
 
     Raises:
         AbsentArgumentError: One has a meaning in Ray, or has none at all.
@@ -44,8 +43,6 @@ def known_options(
     """Return options, checked, without those of Ray's that are as if they had been left out.
 
     Args:
-        given: The options.
-        known: The names of those that there are.
         what: Owner of them, as messages and the table call it, such as "tasks".
 
     Raises:

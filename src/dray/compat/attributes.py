@@ -76,8 +76,6 @@ def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameE
 
     Args:
         owner: The module's dotted name, or the class's name.
-        name: Name of the missing attribute.
-        known: Names it has.
     """
     entry = entry_of(owner, name)
     if entry is None:

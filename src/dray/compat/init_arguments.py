@@ -40,7 +40,6 @@ def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> 
 
     Args:
         given: Arguments of `dray.init` that no engine asks for.
-        known: The names of its other arguments, for messages.
 
     Raises:
         AbsentArgumentError: One is unknown.

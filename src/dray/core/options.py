@@ -182,10 +182,6 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
 def call_options(name: str, given: Options) -> CallOptions:
     """Return the options of calls of a method.
 
-    Args:
-        name: Its name in messages.
-        given: Options of `dray.method` and `.options`.
-
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """

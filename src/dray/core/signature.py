@@ -12,8 +12,6 @@ class Signature:
     """A function's parameters.
 
     Args:
-        function: The function.
-        name: Its name in messages.
         skip_first: Leave out the first parameter, `self`.
     """
 

@@ -49,16 +49,6 @@ def limit_threads(library: ctypes.CDLL) -> None:
 class RoundReports:
     """The reports of a run that boosts: metrics of every round, and now and then the model.
 
-    Args:
-        metrics: The names of the results to report, or new name -> name; None is all.
-        filename: Name of a checkpoint's file.
-        frequency: Every how many rounds the model is saved; 0 is never before the end.
-        checkpoint_at_end: Whether it is saved after the last round.
-        results_postprocessing_fn: Makes what is reported from the chosen results.
-
-    Attributes:
-        filename: As it was given.
-
     Raises:
         ConfigError: An argument is malformed.
     """
@@ -147,8 +137,6 @@ def saved_model(save: Callable[[str], object], filename: str, path: str | None) 
     """Save a model in a directory, and return that.
 
     Args:
-        save: Saves it to a path.
-        filename: Name of the file.
         path: The directory; None makes a temporary one, which is the caller's to delete.
     """
     directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")
@@ -184,7 +172,6 @@ class OlderForm:
 
     Attributes:
         label_column: The column that is to be predicted.
-        params: Parameters of the framework.
         num_boost_round: Rounds of the model, those before a restart included.
         datasets: Names of the datasets; one is for training, the others are evaluated.
         options: Further arguments of the framework's `train`.
@@ -236,16 +223,6 @@ def train_function(
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
     """Return the train function of a trainer: the one it was given, or that of the older form.
-
-    Args:
-        trainer: The trainer, whose last argument takes further ones.
-        train_loop: The train function, if it was given one.
-        train_older: The train function of the older form.
-        label_column: As in `OlderForm`, like those that follow.
-        params: The parameters.
-        num_boost_round: The rounds.
-        datasets: The datasets.
-        options: Further arguments.
 
     Raises:
         ConfigError: There are both, or neither, or something of the older form is missing.

@@ -30,7 +30,6 @@ def chosen(results: Mapping[str, V], names: Mapping[str, str] | None, there: str
     """Return the results that are chosen, under their new names.
 
     Args:
-        results: All of them.
         names: As `names_of` returns it.
         there: Clause that says for the error which results there are.
 

@@ -304,8 +304,6 @@ def _upload(
     """Return what the report of a checkpoint brings, after a look at all that can be seen before.
 
     Args:
-        session: The rank's.
-        local: Checkpoint of the rank.
         how: Its way into the run.
         until_done: Keeps what is needed until the report is made.
 
@@ -369,8 +367,6 @@ def _upload_beside(
     """Return how a checkpoint comes into the run beside the train function.
 
     Args:
-        session: The rank's.
-        local: Checkpoint of the rank.
         bring: As `checkpoint_upload_fn` of `report`.
         name: Name of the checkpoint, if it was given one.
     """

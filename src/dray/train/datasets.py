@@ -97,7 +97,6 @@ def positions_of(session: TrainSession, name: str, *, splits: bool = True) -> li
     """Return where ranks were in a dataset, as the checkpoint that the run resumes from tells.
 
     Args:
-        session: This rank's.
         name: Name of the dataset, or of what else has positions.
         splits: Whether each rank has a share of it.
     """

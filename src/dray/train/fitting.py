@@ -45,18 +45,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Fitting:
-    """The arguments of a trainer, checked, and what is done with them.
-
-    Attributes:
-        function: The train function.
-        takes_config: Whether it takes the config.
-        function_config: The config.
-        backend_config: The framework.
-        scaling: Number of workers, and their resources.
-        config: The run's name, place and behaviour.
-        validation: Validation of its checkpoints; None is none.
-        datasets: Data that ranks share.
-    """
+    """The arguments of a trainer, checked, and what is done with them."""
 
     function: Callable[..., object]
     takes_config: bool

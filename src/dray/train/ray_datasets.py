@@ -29,13 +29,7 @@ def check_engine(engine: Engine, name: str) -> None:
 
 
 def split_on_start(backend: Backend, datasets: Mapping[str, Any], config: DataConfig) -> None:
-    """Have a backend give each rank its share of datasets of Ray Data, at each start.
-
-    Args:
-        backend: The backend.
-        datasets: Name -> dataset.
-        config: The choices of how they are shared.
-    """
+    """Have a backend give each rank its share of datasets of Ray Data, at each start."""
     start = backend.on_training_start
     kept: list[object] = []  # the actor that splits ends with the driver's iterators
 

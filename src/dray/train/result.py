@@ -138,7 +138,6 @@ class Result:
         """Return the result that a directory holds.
 
         Args:
-            directory: The run's directory.
             config: Order of the checkpoints, best first.
             known: Facts that are not in the directory.
 

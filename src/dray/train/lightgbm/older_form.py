@@ -18,7 +18,6 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     """Boost the rounds that are left, on this rank's share of the rows.
 
     Args:
-        form: The training.
         network: Parameters by which ranks reach each other.
     """
     checkpoint = get_checkpoint()

@@ -156,11 +156,8 @@ def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy
     """Return how much of one resource had to be added to nodes, at least, for so many workers.
 
     Args:
-        name: The resource.
         units: Quantity of it per worker.
         free: Quantity of it that is free on each node.
-        workers: Number of workers.
-        strategy: Spread of the workers over the nodes.
     """
     room = sorted((_times(name, units, left) for left in free), reverse=True)
     if strategy == "STRICT_PACK":

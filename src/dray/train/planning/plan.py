@@ -138,7 +138,6 @@ def end_script(plan: Plan, path: Path) -> NoReturn:
     A task or actor ends by an error instead, as one that exits is tried again.
 
     Args:
-        plan: The plan.
         path: File to write it to, for `dray plan`; if there is one already, that stays.
     """
     with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
@@ -159,10 +158,6 @@ def make_plan(
     """Return what a run would do if it started now; start and reserve nothing.
 
     Args:
-        engine: Engine on which it would run.
-        scaling: Number of workers, and resources of each.
-        config: The run's other options.
-        backend: Backend that connects the workers.
         impossible: Reason why it can never start, if the engine has said so already.
 
     Raises:

@@ -20,7 +20,6 @@ class WorkerPlacement:
     """The node and devices of one worker.
 
     Attributes:
-        node: Its node.
         devices: The ids of its accelerators, by resource name.
     """
 
@@ -38,9 +37,7 @@ class RankAssignment:
     """One worker among all.
 
     Attributes:
-        place: Node and devices it runs on.
         bundle: The number that it was asked for with.
-        rank: Its rank among all.
         local_rank: Its rank among those of its node.
         local_world_size: Number of workers on its node.
         node_rank: The rank of its node.

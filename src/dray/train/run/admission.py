@@ -39,9 +39,7 @@ class Admission:
     Attributes:
         backend: The framework, for the plan.
         mailbox: Gets `Reserved` and `Signal.STILL_WAITING`.
-        limit_s: Limit of the wait, in seconds.
         size: Number of workers it asks for, or has.
-        reservation: Its reservation.
     """
 
     engine: Engine

@@ -88,7 +88,6 @@ class Controller:
 
     Attributes:
         job: The train function and its arguments; pickled, if workers have processes of their own.
-        mailbox: Holds what happens to the run.
         started: Is called when workers run, and if it takes long until they do.
     """
 

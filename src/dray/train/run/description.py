@@ -77,7 +77,6 @@ def with_history(
     """Return a description with those of the times before, under the same name.
 
     Args:
-        description: Description of this start.
         before: Contents of run.json; None if there is none, or none that can be read.
     """
     if before is None:

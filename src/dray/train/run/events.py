@@ -69,11 +69,7 @@ class ValidationEnded:
 
 @dataclass(frozen=True)
 class ValidationTimedOut:
-    """A validation has taken as long as it may.
-
-    Attributes:
-        after_s: Its limit in seconds.
-    """
+    """A validation has taken as long as it may."""
 
     after_s: float
 
@@ -83,13 +79,7 @@ OfValidation: TypeAlias = ValidationEnded | ValidationTimedOut | Signal
 
 @dataclass(frozen=True)
 class Due:
-    """The time of an event has come.
-
-    Attributes:
-        alarm: Alarm that sent it.
-        number: Number of the event, of this alarm.
-        event: The event.
-    """
+    """The time of an event has come."""
 
     alarm: Alarm
     number: int
@@ -106,9 +96,6 @@ class Alarm:
 
     Args:
         mailbox: Gets a `Due` that has the event.
-
-    Attributes:
-        number: The number of the latest event.
     """
 
     def __init__(self, mailbox: Mailbox) -> None:

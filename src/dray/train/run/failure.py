@@ -39,8 +39,6 @@ class FailurePolicy:
     """Decides about restarts.
 
     Attributes:
-        max_failures: As in `FailureConfig`.
-        max_preemption_failures: As in `FailureConfig`.
         failures: Number of failures so far, lost nodes left out.
         lost_nodes: Number of lost nodes so far.
     """
@@ -192,8 +190,6 @@ def to_error(
 
     Args:
         failures: rank -> error, the cause first.
-        log_path: The log of the first failing rank, if it has one.
-        run_path: The run directory.
         failures_so_far: Number of failures of the run, this one included.
         running: The ranks that were still at work when the first one failed.
         returned: The ranks whose function had returned by then.
@@ -280,7 +276,6 @@ class Outcome:
         """Take the end of an attempt that has failed; return whether there is another one.
 
         Args:
-            failures: Its failures, the cause first.
             wanted: Whether the user still wants the run to go on.
             free: Whether it failed on a damaged checkpoint, which is left out the next time, and
                 counts for no failure.

@@ -144,9 +144,7 @@ class Launch:
         """Call the train function on every rank; the mailbox hears how each call has ended.
 
         Args:
-            group: The workers.
             job: The function and its arguments; pickled, if workers have processes of their own.
-            mailbox: The controller's.
         """
         calls = [(worker.actor, worker.actor.call("run", job)) for worker in group.workers]
         for actor, future in calls:

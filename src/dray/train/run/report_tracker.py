@@ -140,7 +140,6 @@ class ReportTracker:
     """Follows the reports of one attempt. What a failed rank has reported before counts.
 
     Args:
-        world_size: Number of ranks that report.
         barrier: Whether each report waits for every rank.
     """
 
@@ -267,7 +266,6 @@ class ReportTracker:
         pace or not at all, and is not waited for.
 
         Args:
-            now: The time, in seconds, by the clock of `reported`.
             within_s: Age in seconds that counts as "long ago".
         """
         if not self._failed:
@@ -316,11 +314,7 @@ class ReportTracker:
 
 
 class CollectiveTracker:
-    """Follows the collectives of one attempt.
-
-    Args:
-        world_size: Number of ranks that must come to each.
-    """
+    """Follows the collectives of one attempt."""
 
     def __init__(self, world_size: int) -> None:
         self._ranks = set(range(world_size))

@@ -63,8 +63,6 @@ def checkpoints_to_delete(
     it is not among the best.
 
     Args:
-        checkpoints: All of them.
-        config: Number of checkpoints to keep, and their score.
         validates: Whether to keep also those whose validation has not ended.
     """
     if config.num_to_keep is None or not checkpoints:

@@ -111,7 +111,6 @@ class Storage(ABC, Generic[P]):
         """Make the place where the files of a report's checkpoint are put together.
 
         Args:
-            report: The report's number.
             name: Final name of the checkpoint; given where `in_place`.
         """
 
@@ -153,7 +152,6 @@ class Storage(ABC, Generic[P]):
         """Open a file of lines to add to it.
 
         Args:
-            name: Its name.
             generation: A number that no other writer of this file has had; None for the driver
                 that holds the run.
         """

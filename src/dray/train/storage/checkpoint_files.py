@@ -99,10 +99,7 @@ def stage(
     were not copied.
 
     Args:
-        source: Directory that they are in.
-        staging: Directory that they are to be in.
         names: Their names in either.
-        care: Care taken of them.
         move: Whether `source` is dray's own, so that they need not be copied.
 
     Raises:

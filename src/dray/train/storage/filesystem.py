@@ -38,8 +38,6 @@ def place_at(path: object, filesystem: object, what: str, of: str = "storage_fil
     Args:
         path: A path or a URL, as given.
         filesystem: A file system of fsspec or pyarrow, as given; None if the path says enough.
-        what: The name of the path, for messages.
-        of: The name of the file system, for messages.
 
     Raises:
         ConfigError: They are something else, or do not go together.

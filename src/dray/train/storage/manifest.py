@@ -51,7 +51,6 @@ class Committed:
     """A committed checkpoint, as its manifest tells it.
 
     Attributes:
-        path: Its directory.
         report: The number of the report it came with, from 0.
         world_size: Number of ranks that made it.
         files: Path in the directory -> size and checksum; without metadata, which users may change.
@@ -201,10 +200,6 @@ def read_manifest(path: Path) -> Committed | None:
 
 def parse_manifest(path: Place, text: bytes) -> Committed:
     """Return what a manifest says.
-
-    Args:
-        path: Directory of the checkpoint.
-        text: The manifest, as its file holds it.
 
     Raises:
         StorageError: It is damaged.

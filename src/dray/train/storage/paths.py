@@ -15,10 +15,6 @@ from dray.host import user_name
 def local_path(path: object, what: str) -> Path:
     """Return the absolute form of the path of a directory, which may be a file:// URL.
 
-    Args:
-        path: Path as the user gave it.
-        what: Its name, for the message.
-
     Raises:
         ConfigError: It is something else.
         StorageError: It is relative, and the working directory is gone.

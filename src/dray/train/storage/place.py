@@ -23,7 +23,6 @@ class RemotePath:
 
     Attributes:
         path: The path within the file system, as `bucket/prefix/name`.
-        filesystem: The file system.
     """
 
     path: str
@@ -67,8 +66,6 @@ class RemotePath:
         """Return the bytes of the file from one position to another.
 
         Args:
-            start: The one.
-            end: The other.
             way: Reads them: the file system, or another client of the same storage.
 
         Raises:

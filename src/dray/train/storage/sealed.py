@@ -165,7 +165,6 @@ def records(
 
     Args:
         source: Name of their source, for the warning.
-        lines: The lines.
         warn: Tells the user, once.
         fits: Whether a record is such as the source should hold.
     """

@@ -139,8 +139,6 @@ class DeviceDataLoader(WrappedLoader):
     """A data loader whose batches are on a device; all else is the loader's own, its kind too.
 
     Args:
-        loader: The loader.
-        device: Device of the batches.
         ahead: Whether to copy the next batch while this one is used, if the device can.
     """
 
@@ -175,7 +173,6 @@ class SideStream:
     time: what is waited for is the step before the one that the copy runs beside.
 
     Args:
-        device: The device.
         streams: The module of its streams, such as `torch.cuda`.
     """
 

@@ -33,9 +33,7 @@ def form_process_group(worker_group: WorkerGroup, asked: str | None, timeout: ti
     """Open a store on rank 0, then have every rank join at it.
 
     Args:
-        worker_group: The ranks.
         asked: Name of the collective backend that the user asked for.
-        timeout: Limit of a collective.
     """
     backend = _choose_backend(worker_group, asked)
     worker_group.collectives = backend

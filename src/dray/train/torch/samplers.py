@@ -118,13 +118,8 @@ class ResumableBatches(DistributedSampler):  # type: ignore[misc]
     """A batch sampler of one rank that goes on where a bookmark is.
 
     Args:
-        bookmark: The place of the rank.
-        rows: The number of rows.
-        batch_size: Rows of a batch.
         drop_last: Whether to leave out a batch that has fewer.
         seed: Decides the order, together with the epoch; None is in order.
-        rank: The rank whose share it is.
-        ranks: The number of ranks.
     """
 
     def __init__(

@@ -12,7 +12,6 @@ class WrappedLoader:
     """A data loader around another one; what it does not change is that one's, its kind too.
 
     Args:
-        loader: The loader.
         own: Attributes of the wrapper itself.
     """
 

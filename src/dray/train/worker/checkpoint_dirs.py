@@ -22,8 +22,6 @@ class CheckpointDirs:
     """The directories of one rank that are not reported yet.
 
     Args:
-        storage: The run's.
-        run: The run's directory.
         rank: The rank, for their names.
     """
 

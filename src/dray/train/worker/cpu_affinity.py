@@ -18,7 +18,6 @@ def threads_per_worker(
     """Return how many threads a worker computes with.
 
     Args:
-        cores: Those of the node.
         local_world_size: Number of workers that share them.
         cpus: CPUs in `resources_per_worker`, if it names them.
         own: Number of CPUs it has for itself, by `pin`; 0 if it shares all.
@@ -80,7 +79,6 @@ def share_of_cores(
     Args:
         local_rank: The worker's place among those of the machine.
         local_world_size: Number of workers on the node.
-        numa_nodes: The cores of each NUMA node.
     """
     nodes = [list(cores) for cores in numa_nodes if cores]
     every_rank, every_core = list(range(local_world_size)), list(itertools.chain(*nodes))

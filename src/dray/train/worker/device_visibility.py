@@ -18,7 +18,6 @@ def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict
     """Return what to change in the environment, so that a worker sees its neighbours' devices.
 
     Args:
-        assignment: The worker's place in the run.
         environ: Its environment, in which the engine has shown it its own devices.
     """
     if not assignment.shares_devices or assignment.family is None:

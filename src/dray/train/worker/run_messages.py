@@ -18,11 +18,8 @@ class RunInfo:
     """The facts of a run that every worker of an attempt needs.
 
     Attributes:
-        path: The run directory.
         token: Contents of the directory's lock file; None if workers need not look.
-        attempt: The attempt's number.
         first_report: The number of the attempt's first report.
-        checkpoint: Checkpoint to resume from.
         report_barrier: Whether each report waits for every rank.
         reports_wanted: Whether the driver wants to hear of each report at once.
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
@@ -143,8 +140,6 @@ def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
     """Return a report as a JSON object: a line of the rank's file, and, without files, a message.
 
     Args:
-        report: Its number.
-        attempt: The attempt's number.
         now: The time, in seconds since the epoch.
         members: The members of the object that `encode` makes of its metrics, as JSON.
     """
@@ -163,8 +158,6 @@ class Staged:
     """A rank has put its share of a checkpoint's files in place.
 
     Attributes:
-        report: Of which report.
-        files: Files it has put there.
         trouble: Reason why it could not; None if it could.
         is_due: Whether `Secured` is to follow.
     """
@@ -180,7 +173,6 @@ class Secured:
     """A rank has seen its share of a committed checkpoint onto the disk.
 
     Attributes:
-        report: Of which report.
         files: The files, with their checksums.
         trouble: Reason why it could not; None if it could.
     """
@@ -238,7 +230,6 @@ class ReportDone:
     """Every rank has made the report, and its checkpoint, if it has one, is committed.
 
     Attributes:
-        report: Number of the report.
         path: Its checkpoint.
         trouble: Reason why there is no checkpoint, though ranks have brought one.
         alone: Whether one rank alone has brought files.

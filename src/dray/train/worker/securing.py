@@ -23,10 +23,6 @@ from dray.train.worker.run_messages import ReportDone, Secured
 class Securing:
     """The files of one rank that are committed, and not known to be on the disk.
 
-    Args:
-        care: Care taken of them.
-        post: Pushes a message to the controller.
-
     Attributes:
         error: The failure of a flush, until `check` raises it.
     """

@@ -56,10 +56,6 @@ def files_of(checkpoint: Checkpoint) -> list[str]:
 class TrainSession:
     """One rank's place in a run, in its worker: what `report` and the others work on.
 
-    Args:
-        assignment: Rank and run.
-        post: Pushes a message to the controller.
-
     Attributes:
         clean_ups: Changes to take back at its end in a process that goes on, which is the user's.
         datasets: The datasets of the run.
@@ -175,7 +171,6 @@ class TrainSession:
         """Make a report; see `dray.train.report`.
 
         Args:
-            metrics: Metrics of the report.
             upload: Checkpoint to keep, before this returns or beside the train function.
             validation: Wish for a validation, as in `Reported`.
 

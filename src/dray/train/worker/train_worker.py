@@ -72,7 +72,6 @@ class TrainWorker:
     """Lives in a worker; the controller calls it.
 
     Args:
-        post: Pushes a message to the controller.
         own_process: Whether this process belongs to the worker alone.
     """
 

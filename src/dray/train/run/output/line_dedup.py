@@ -24,7 +24,6 @@ class Shown:
     Attributes:
         rank: Rank that wrote it; for a folded line, the first rank that repeated it.
         stream: "stdout" or "stderr".
-        text: The line.
         repeated: Number of repetitions within the window, on `ranks`.
         ranks: The ranks that repeated it.
     """
@@ -76,14 +75,7 @@ class LineDeduplicator:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()  # in the order of their first coming
 
     def feed(self, rank: int, stream: str, text: str, now: float) -> Iterator[Shown]:
-        """Take a line; yield what to show now.
-
-        Args:
-            rank: Rank that wrote it.
-            stream: "stdout" or "stderr".
-            text: The line.
-            now: The time, in seconds.
-        """
+        """Take a line; yield what to show now."""
         yield from self.expire(now)
         seen = self._seen.get(text)
         if text.strip() and seen is not None:

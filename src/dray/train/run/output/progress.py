@@ -50,9 +50,6 @@ class Progress:
     """Tells the user how a run goes.
 
     Args:
-        name: The run's name.
-        path: The run's directory.
-        screen: Screen to print on.
         log_level: As in `LoggingConfig`.
         fold: Whether a line that ranks repeat is shown once, with how often it came.
     """

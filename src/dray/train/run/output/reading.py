@@ -9,12 +9,7 @@ from dray.train.worker.run_messages import Reported
 
 
 def describe_reading(message: Reported, ranks: int) -> str:
-    """Return in a few words how far a rank is in its datasets.
-
-    Args:
-        message: Its report.
-        ranks: The number of ranks.
-    """
+    """Return in a few words how far a rank is in its datasets."""
     positions: Mapping[str, Any] = message.positions or {}
     waited = message.waited or {}
     return ", ".join(
@@ -33,11 +28,7 @@ def _part(place: Mapping[str, Any], ranks: int) -> str:
 
 
 class ReadingRecord:
-    """Records, whenever a rank has begun another epoch of a dataset, how long it waited before.
-
-    Args:
-        record: Records an event with its details.
-    """
+    """Records, whenever a rank has begun another epoch of a dataset, how long it waited before."""
 
     def __init__(self, record: Callable[..., object]) -> None:
         self._record = record

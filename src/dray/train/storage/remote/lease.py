@@ -38,9 +38,6 @@ _RENEWALS = 4
 class Lease:
     """The right of one driver to write a run.
 
-    Args:
-        run: The run's place.
-
     Attributes:
         number: The fencing token; 0 before it is held.
         token: A text that no other driver has.

@@ -24,9 +24,6 @@ def upload_in_parts(
     """Upload files of a local directory into a folder of S3; return their fingerprints.
 
     Args:
-        source: The directory.
-        target: The folder.
-        sizes: The files and their sizes.
         checksums: Whether a checksum of each is kept.
 
     Raises:
@@ -79,13 +76,7 @@ def _send(parts: Iterator[bytes], file: _File, sender: _Sender, *, checksums: bo
 
 
 class _File:
-    """A file that is being uploaded, by one request.
-
-    Args:
-        target: Its place there.
-        size: Its number of bytes.
-        client: Makes requests, as s3fs does.
-    """
+    """A file that is being uploaded, by one request."""
 
     def __init__(self, target: RemotePath, size: int, client: Any) -> None:
         self._target = target

@@ -51,7 +51,6 @@ class Parts:
     """The growing files of one process.
 
     Args:
-        place: The run's.
         failed: Is told of what cannot be written, besides who adds to that file next.
     """
 
@@ -155,8 +154,6 @@ class PartedLines:
     """A file of sealed lines in parts.
 
     Args:
-        parts: The files of this process.
-        name: Its name.
         writer: The number of this writer of it.
     """
 

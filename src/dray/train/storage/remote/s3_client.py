@@ -20,7 +20,6 @@ class ThreadedS3:
     """A client of botocore beside a file system of s3fs, for many threads.
 
     Args:
-        filesystem: The file system.
         at_once: Number of requests that may be under way.
     """
 

@@ -82,9 +82,6 @@ def download(
     """Download files of a folder into a local directory; yield the fingerprint of each.
 
     Args:
-        source: The folder.
-        target: The directory.
-        sizes: The files and their sizes.
         checked: Those whose checksum is wanted.
 
     Raises:
