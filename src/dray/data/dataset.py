@@ -28,14 +28,7 @@ from dray.data.operations import (
     UserFunction,
 )
 from dray.data.parts import Parts
-from dray.data.pipeline import (
-    check_distinct,
-    dropped,
-    first_rows,
-    part_of,
-    renamed,
-    selected,
-)
+from dray.data.pipeline import check_distinct, dropped, first_rows, part_of, renamed, selected
 from dray.data.pools.options import check_options, in_workers
 from dray.data.sources.combined import UnionSource
 from dray.errors import ConfigError

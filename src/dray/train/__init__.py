@@ -6,12 +6,7 @@ from dray.compat.attributes import attach_getattr as _attach_getattr
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train.backend import BackendConfig
 from dray.train.callback import RunContext, UserCallback
-from dray.train.config import (
-    CheckpointConfig,
-    FailureConfig,
-    LoggingConfig,
-    RunConfig,
-)
+from dray.train.config import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig
 from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.data_config import DataConfig
 from dray.train.scaling import ScalingConfig

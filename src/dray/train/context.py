@@ -12,11 +12,7 @@ from dray.checks import is_number, plain
 from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
-from dray.train.reported import (
-    CheckpointConsistencyMode,
-    CheckpointUploadMode,
-    ReportedCheckpoint,
-)
+from dray.train.reported import CheckpointConsistencyMode, CheckpointUploadMode, ReportedCheckpoint
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.names import check_checkpoint_name
 from dray.train.storage.paths import check_directory

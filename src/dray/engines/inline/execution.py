@@ -31,13 +31,7 @@ from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
 from dray.engines.runtime import Args, ExecutionContext, Function, Kwargs, Returned
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import (
-    DrayError,
-    TaskCancelledError,
-    TaskError,
-    WorkerDiedError,
-    raised_in_task,
-)
+from dray.errors import DrayError, TaskCancelledError, TaskError, WorkerDiedError, raised_in_task
 
 T = TypeVar("T")
 

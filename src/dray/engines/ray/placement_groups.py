@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import ray
 from ray.util.placement_group import PlacementGroup as RaysGroup
-from ray.util.placement_group import (
-    placement_group_table,
-    remove_placement_group,
-)
+from ray.util.placement_group import placement_group_table, remove_placement_group
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup

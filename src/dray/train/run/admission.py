@@ -9,13 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from dray.engines.base import Engine, Mailbox
-from dray.errors import (
-    DrayError,
-    EngineError,
-    InfeasibleError,
-    StartTimeoutError,
-    WorkerDiedError,
-)
+from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError, WorkerDiedError
 from dray.scheduling.requests import Reservation
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig

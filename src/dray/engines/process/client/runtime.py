@@ -45,16 +45,8 @@ from dray.engines.runtime import (
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import (
-    ConfigError,
-)
-from dray.interrupts import (
-    leave,
-    mark_shielded,
-    pending,
-    shielded,
-    watch,
-)
+from dray.errors import ConfigError
+from dray.interrupts import leave, mark_shielded, pending, shielded, watch
 
 if TYPE_CHECKING:
     from dray.status import ProgramStatus

@@ -25,7 +25,7 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
+from dray.engines.process.hub.protocol import AttachOperations, StatusOperations, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.tasks import Tasks, Variables
@@ -120,19 +120,9 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
         self._groups = groups = Groups(hub, tasks, self.actors, kill)
         self._orphans = Orphans(hub, tasks, self.actors)
+        waits, leases = Waits(hub, self.streams, tasks), Leases(hub, ledger)
         self._operations = operations(
-            Parts(
-                objects=hub,
-                waits=Waits(hub, self.streams, tasks),
-                kinds=tasks.kinds,
-                tasks=tasks,
-                streams=self.streams,
-                actors=self.actors,
-                groups=groups,
-                leases=Leases(hub, ledger),
-                status=self,
-                attach=self,
-            )
+            (hub, waits, tasks.kinds, tasks, self.streams, self.actors, groups, leases, self)
         )
         self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S

@@ -21,8 +21,8 @@ where job is `number, key, payload, deps, returns, details`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 from dray.engines.process.hub.records import CallDetails, Client, Count, Item, Room
 from dray.engines.rpc.serialization import Payload
@@ -262,61 +262,13 @@ class AttachOperations(Protocol):
         """Take in a training worker, whose socket its parent has left there."""
 
 
-class Parts(NamedTuple):
-    """The parts of a hub, each with its operations."""
-
-    objects: ObjectOperations
-    waits: WaitOperations
-    kinds: KindOperations
-    tasks: TaskOperations
-    streams: StreamOperations
-    actors: ActorOperations
-    groups: GroupOperations
-    leases: LeaseOperations
-    status: StatusOperations
-    attach: AttachOperations
-
-
-def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
-    """Return the operations by the words that lead to them."""
-    objects, waits, kinds, tasks, streams, actors, groups, leases, status, attach = parts
+def operations(parts: Iterable[object]) -> dict[str, Callable[..., Any]]:
+    """Return the operations of a hub's parts, by the words that lead to them."""
     return {
-        "hold": objects.on_hold,
-        "drop": objects.on_drop,
-        "put": objects.on_put,
-        "room": objects.on_room,
-        "no_room": objects.on_no_room,
-        "unpin": objects.on_unpin,
-        "read": objects.on_read,
-        "fetch": waits.on_fetch,
-        "wait": waits.on_wait,
-        "next": waits.on_next,
-        "pace": waits.on_pace,
-        "wait_over": waits.on_wait_over,
-        "kind": kinds.on_kind,
-        "submit": tasks.on_submit,
-        "done": tasks.on_done,
-        "raised": tasks.on_raised,
-        "cancel": tasks.on_cancel,
-        "recalled": tasks.on_recalled,
-        "cancel_acknowledged": tasks.on_cancel_acknowledged,
-        "item": streams.on_item,
-        "passed": streams.on_passed,
-        "create": actors.on_create,
-        "made": actors.on_made,
-        "unmade": actors.on_unmade,
-        "call": actors.on_call,
-        "exiting": actors.on_exiting,
-        "kill": actors.on_kill,
-        "named": actors.on_named,
-        "group": groups.on_group,
-        "remove_group": groups.on_remove_group,
-        "named_group": groups.on_named_group,
-        "group_of": groups.on_group_of,
-        "reserve": leases.on_reserve,
-        "return": leases.on_return,
-        "offers": leases.on_offers,
-        "query": status.on_query,
-        "attach_address": attach.on_attach_address,
-        "attach": attach.on_attach,
+        name.removeprefix("on_"): getattr(part, name)
+        for part in parts
+        for protocol in type(part).__mro__
+        if protocol.__module__ == __name__
+        for name in vars(protocol)
+        if name.startswith("on_")
     }

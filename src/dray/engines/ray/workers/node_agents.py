@@ -24,12 +24,7 @@ from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import (
-    EngineError,
-    NodeDiedError,
-    OutOfMemoryError,
-    WorkerDiedError,
-)
+from dray.errors import EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 
 # Within which what a worker has said last comes, after its end.
 _LAST_WORDS_S = 1.0
