@@ -33,11 +33,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def seed_of(seed: object, called: str = "seed") -> int:
-    """Return a seed; None is a random one.
-
-    Raises:
-        ConfigError: It is no whole number, or below 0.
-    """
+    """Return a seed; None is a random one."""
     chosen = plain(seed)
     if chosen is None:
         import random
@@ -49,11 +45,7 @@ def seed_of(seed: object, called: str = "seed") -> int:
 
 
 def seconds(timeout: Any) -> float | None:
-    """Return how long to wait; None is without limit, and so is what nobody lives to see.
-
-    Raises:
-        ConfigError: It is no number of seconds, or below 0.
-    """
+    """Return how long to wait; None is without limit, and so is what nobody lives to see."""
     if timeout is None:
         return None
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)

@@ -235,11 +235,7 @@ def _refuse_at_end() -> None:
 
 
 def refuse_forks(pid: int) -> None:
-    """Refuse to speak for a worker in a process that was forked off it.
-
-    Raises:
-        EngineError: This is such a process.
-    """
+    """Refuse to speak for a worker in a process that was forked off it."""
     if os.getpid() != pid:
         raise EngineError(
             f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "

@@ -44,9 +44,6 @@ def known_options(
 
     Args:
         what: Owner of them, as messages and the table call it, such as "tasks".
-
-    Raises:
-        AbsentArgumentError: One does not exist.
     """
     if set(known).issuperset(given):
         return dict(given)

@@ -64,9 +64,6 @@ def set_log_level(level: int | str | None) -> None:
 
     Args:
         level: As in `logging`, in small letters too; None leaves it as it is.
-
-    Raises:
-        ConfigError: There is no such level.
     """
     if level is None:
         return

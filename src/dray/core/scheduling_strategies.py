@@ -156,11 +156,7 @@ class NodeLabelSchedulingStrategy:
 
 
 def as_placement(strategy: object) -> Placement:
-    """Return a scheduling strategy in the engines' words.
-
-    Raises:
-        ConfigError: It is none.
-    """
+    """Return a scheduling strategy in the engines' words."""
     if strategy is None:
         return Placement()
     if strategy == "DEFAULT":

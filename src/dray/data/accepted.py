@@ -20,9 +20,6 @@ def dataset_of(value: Any, name: str) -> Dataset:
     Args:
         value: A dataset of dray, Hugging Face or torch, a table of Arrow, a DataFrame of pandas or
             Polars, a list, or a path of files.
-
-    Raises:
-        ConfigError: It is something else.
     """
     if isinstance(value, Dataset):
         return value

@@ -347,11 +347,7 @@ class Quantile(AsList):
 
 
 def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
-    """Return the columns that aggregates need; None for all.
-
-    Raises:
-        ConfigError: One is no aggregate.
-    """
+    """Return the columns that aggregates need; None for all."""
     for each in aggregates:
         if not isinstance(each, AggregateFn):
             raise ConfigError(

@@ -446,11 +446,7 @@ def unnest(expr: Expr) -> UnnestExpr:
 
 
 def checked(expr: object, taker: str) -> Expr:
-    """Return an expression.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return what is an expression, and refuse all else."""
     if not isinstance(expr, Expr):
         raise ConfigError(f"{taker} takes an expression such as col('x') + 1, not {expr!r}")
     return expr

@@ -294,11 +294,7 @@ def _ends(table: Table, keys: Sequence[str]) -> list[int]:
 
 
 def named_columns(names: Value, taker: str) -> list[str]:
-    """Return a column or several as a list.
-
-    Raises:
-        ConfigError: It is something else.
-    """
+    """Return a column or several as a list."""
     several = isinstance(names, Iterable) and not isinstance(names, str)
     listed = list(names) if several else [names]
     for name in listed:

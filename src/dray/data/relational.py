@@ -40,11 +40,7 @@ def sorted_blocks(
 
 
 def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
-    """Yield rows with the columns of all datasets, which have as many rows.
-
-    Raises:
-        ConfigError: One has more rows than another.
-    """
+    """Yield rows with the columns of all datasets, which have as many rows."""
     first, *others = [rebatched(blocks, itertools.repeat(_ZIPPED_ROWS)) for blocks in datasets]
     for block in first:
         table = block.table

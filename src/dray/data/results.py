@@ -311,11 +311,7 @@ _ROWS = ("max_rows_per_file", "num_rows_per_file")
 def _of_writer(
     kind: str, options: Mapping[str, object], names: Sequence[str] = ()
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the rows of a file, if that is said, and the options that Arrow gets.
-
-    Raises:
-        ConfigError: One is unknown or malformed.
-    """
+    """Return the rows of a file, if that is said, and the options that Arrow gets."""
     known = (*_ROWS, *names)
     unknown = {name: options[name] for name in options if name not in (*_UNUSED, *known)}
     check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode", "filesystem", *known))

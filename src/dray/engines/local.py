@@ -257,11 +257,7 @@ def nodes_of(ledger: Ledger) -> list[NodeStatus]:
 
 
 def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """Return the nodes that `dray.init(nodes=[...])` asks for.
-
-    Raises:
-        ConfigError: One is malformed.
-    """
+    """Return the nodes that `dray.init(nodes=[...])` asks for."""
     made: list[Node] = []
     taken: set[str] = set()
     memory, cores = host.memory_bytes() // len(nodes), host.cpu_count()

@@ -18,9 +18,6 @@ def missing_packages(asked: object, what: str) -> list[str]:
     Args:
         asked: Value of `pip` or `uv`: requirements, a dict with `packages`, or the path of a
             requirements file.
-
-    Raises:
-        ConfigError: It cannot be read.
     """
     packages = asked.get("packages", ()) if isinstance(asked, Mapping) else asked
     if isinstance(packages, str | os.PathLike):
@@ -35,9 +32,6 @@ def missing_modules(asked: object, what: str) -> list[str]:
 
     Args:
         asked: Value of `py_modules`: modules, and paths of packages.
-
-    Raises:
-        ConfigError: It is no list.
     """
     if isinstance(asked, str) or not isinstance(asked, Iterable):
         raise ConfigError(f"{what} must be a list of modules and paths, not {asked!r}")

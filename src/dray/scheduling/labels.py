@@ -20,9 +20,6 @@ def check_selector(selector: object, what: str) -> None:
 
     Args:
         selector: Label to "value", "!value", "in(a, b)" or "!in(a, b)".
-
-    Raises:
-        ConfigError: It is not.
     """
     if not isinstance(selector, Mapping):
         raise ConfigError(f"{what} must be a dict of labels to values, not {selector!r}")

@@ -27,11 +27,7 @@ _LONGEST_S = 10 * 365 * 86400.0  # what frameworks take without overflowing
 
 
 def check_seconds(value: object, what: str) -> float:
-    """Return a number of seconds of any library, such as NumPy's, as int or float.
-
-    Raises:
-        ConfigError: It is something else, or not above 0.
-    """
+    """Return a number of seconds of any library, such as NumPy's, as int or float."""
     seconds = plain(value)
     if not is_number(seconds) or not 0 < seconds < _LONGEST_S:
         raise ConfigError(f"{what} must be a number of seconds, more than 0, not {value!r}")

@@ -11,11 +11,7 @@ V = TypeVar("V")
 
 
 def names_of(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return new name -> name of what is chosen; None is all, under their own names.
-
-    Raises:
-        ConfigError: `metrics` is something else than a name, names, or a dict of names.
-    """
+    """Return new name -> name of what is chosen; None is all, under their own names."""
     if metrics is None:
         return None
     if isinstance(metrics, str):
@@ -32,9 +28,6 @@ def chosen(results: Mapping[str, V], names: Mapping[str, str] | None, there: str
     Args:
         names: As `names_of` returns it.
         there: Clause that says for the error which results there are.
-
-    Raises:
-        ConfigError: One is not there.
     """
     if names is None:
         return dict(results)

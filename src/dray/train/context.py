@@ -398,11 +398,7 @@ def _checked(checkpoint: object, what: str) -> Checkpoint:
 
 
 def _check_apart(checkpoint: Checkpoint, session: TrainSession) -> None:
-    """Refuse a checkpoint that the run's directory lies in.
-
-    Raises:
-        ConfigError: It does.
-    """
+    """Refuse a checkpoint that the run's directory lies in."""
     place, run = checkpoint.place, session.assignment.run.place
     if isinstance(place, RemotePath) or isinstance(run, RemotePath):
         inside = f"{run}/".startswith(f"{place}".rstrip("/") + "/")

@@ -119,11 +119,7 @@ class Datasets:
 
 
 def checked_datasets(datasets: object, config: object) -> Datasets:
-    """Return the datasets that a trainer was given.
-
-    Raises:
-        ConfigError: They are no dict by name, or the config is none.
-    """
+    """Return the datasets that a trainer was given."""
     if config is not None and not isinstance(config, DataConfig):
         raise ConfigError(f"dataset_config must be a DataConfig, not {config!r}")
     if datasets is not None and not isinstance(datasets, Mapping):

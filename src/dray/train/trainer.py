@@ -226,11 +226,7 @@ def _check_runs(function: Callable[..., object]) -> None:
 
 
 def checked(value: object, kind: type[T], name: str) -> T:
-    """Return a config that was given to a trainer, or, for None, the default one.
-
-    Raises:
-        ConfigError: It is no such config.
-    """
+    """Return a config that was given to a trainer, or, for None, the default one."""
     if value is None:
         return kind()
     if not isinstance(value, kind):

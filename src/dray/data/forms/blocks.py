@@ -380,11 +380,7 @@ def _lists(array: pa.Array) -> list[Array | None]:
 
 
 def _stacked(row: Array) -> Array:
-    """Return lists of lists as one array that may be written to.
-
-    Raises:
-        ValueError: They are not equally long.
-    """
+    """Return lists of lists as one array that may be written to."""
     if row.dtype != object:
         return row if row.flags.writeable else row.copy()
     if any(each is None for each in row):
@@ -433,11 +429,7 @@ def table_rows(table: Table) -> Iterator[Row]:
 
 
 def check_format(batch_format: object) -> str:
-    """Return the name of a batch format; None is that of the blocks themselves.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
+    """Return the name of a batch format; None is that of the blocks themselves."""
     if batch_format is None:
         return "pyarrow"
     if batch_format not in FORMATS:

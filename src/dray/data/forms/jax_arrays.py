@@ -74,11 +74,7 @@ _ADVICE = "drop_last=True leaves a last one out, and paddings=0 fills it up"
 
 
 def check_rows(rows: int, what: str, advice: str) -> None:
-    """Refuse a number of rows that this process's devices cannot share evenly.
-
-    Raises:
-        ConfigError: They cannot.
-    """
+    """Refuse a number of rows that this process's devices cannot share evenly."""
     import jax
 
     devices = jax.local_device_count()
@@ -90,11 +86,7 @@ def check_rows(rows: int, what: str, advice: str) -> None:
 
 
 def check_alike(batch: Any) -> Any:
-    """Return a batch that has as many rows as those of all other processes.
-
-    Raises:
-        ConfigError: It has not.
-    """
+    """Return a batch if it has as many rows as those of all other processes."""
     import jax
     from jax.experimental import multihost_utils
 

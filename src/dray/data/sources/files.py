@@ -59,9 +59,6 @@ def find_files(
         paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
         endings: Endings of the files that count in a directory.
         filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
-
-    Raises:
-        NoSuchFileError: There are none.
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in listed]

@@ -163,11 +163,7 @@ class InlineRuntime(Runtime):
     def _place(
         self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
     ) -> InlineGroup | None:
-        """Return the placement group to run in, if any.
-
-        Raises:
-            InfeasibleError: It can never run where it is to run.
-        """
+        """Return the placement group to run in, if any."""
         placement, here = options.placement, self.execution_context()
         self._ledger.check(self._request(options, resources))
         options.runtime_env.local_directory("inline")

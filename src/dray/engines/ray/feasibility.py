@@ -66,11 +66,7 @@ class Capacity:
 
 
 def check_bundle(what: str, options: TaskOptions | ActorOptions) -> None:
-    """Return if the one bundle that is asked for can hold something; Ray looks at all of them.
-
-    Raises:
-        InfeasibleError: It never can.
-    """
+    """Return if the one bundle that is asked for can hold something; Ray looks at all of them."""
     place = options.placement
     if place.group is None:
         return

@@ -68,11 +68,7 @@ class RayGroup(Group):
         return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
 
     def check(self) -> None:
-        """Return if it has not been removed, as far as is known: what waits for it would hang.
-
-        Raises:
-            ConfigError: It has been.
-        """
+        """Return if it has not been removed, as far as is known: what waits for it would hang."""
         if not self._removed and time.monotonic() - self._seen_at > _FRESH_S:
             self._removed = placement_group_table(self.ray_group).get("state") == "REMOVED"
             self._seen_at = time.monotonic()

@@ -37,11 +37,7 @@ class OfConnection:
         return self._rays
 
     def check(self) -> None:
-        """Return if the connection is there.
-
-        Raises:
-            ObjectLostError: It has ended.
-        """
+        """Return if the connection is there."""
         if self._connection is not own_connection():
             raise ObjectLostError(OF_ENDED_SESSION.format(self))
 
@@ -141,11 +137,7 @@ def shown(value: Any) -> Any:
 
 
 def ray_refs(refs: Sequence[Any]) -> list[Any]:
-    """Return the references of Ray's that some references stand for.
-
-    Raises:
-        ConfigError: One belongs to another engine.
-    """
+    """Return the references of Ray's that some references stand for."""
     try:
         return [ref.rays for ref in refs]
     except AttributeError:

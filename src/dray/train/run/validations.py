@@ -26,11 +26,7 @@ _AGAIN_S = 1.0
 
 
 def validate(fn: ValidationFn, checkpoint: Checkpoint, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Run a validation function, in a task; return its metrics, encoded.
-
-    Raises:
-        ConfigError: It returns something else than metrics.
-    """
+    """Run a validation function, in a task; return its metrics, encoded."""
     metrics = fn(checkpoint, **kwargs)
     if not isinstance(metrics, Mapping):
         raise ConfigError(f"the validation function must return a dict, not {metrics!r}")

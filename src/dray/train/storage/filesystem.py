@@ -174,11 +174,7 @@ def shown_filesystem(place: Place) -> str:
 
 
 def arrow_filesystem(place: Place) -> Any:
-    """Return the file system of a place, of pyarrow.
-
-    Raises:
-        MissingDependencyError: pyarrow is not installed.
-    """
+    """Return the file system of a place, of pyarrow."""
     try:
         from pyarrow import fs
     except ImportError:

@@ -23,11 +23,7 @@ def is_checkpoint_name(name: str) -> bool:
 
 
 def check_checkpoint_name(name: str) -> None:
-    """Check that a name in a run's directory can be that of a checkpoint.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Check that a name in a run's directory can be that of a checkpoint."""
     check_name(name, "checkpoint_dir_name")
     if not is_checkpoint_name(name):
         raise ConfigError(

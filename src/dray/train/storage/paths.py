@@ -62,11 +62,7 @@ def _without_scheme(given: str, what: str) -> str:
 
 
 def check_name(name: object, what: str) -> None:
-    """Check that a name can be that of a directory.
-
-    Raises:
-        ConfigError: It cannot.
-    """
+    """Check that a name can be that of a directory."""
     if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
         raise ConfigError(f"{what} must be the name of one directory, not {name!r}")
 
@@ -103,11 +99,7 @@ def check_not_planted(path: Path) -> None:
 
 
 def check_directory(path: str) -> None:
-    """Check that a checkpoint's directory is there.
-
-    Raises:
-        StorageError: It is not.
-    """
+    """Check that a checkpoint's directory is there."""
     if os.path.isdir(path):
         return
     if os.path.exists(path):

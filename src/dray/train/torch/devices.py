@@ -77,11 +77,7 @@ def devices_of(assignment: Assignment) -> list[torch.device]:
 
 
 def load_support(family: Family) -> None:
-    """Import what PyTorch needs for a family.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
+    """Import what PyTorch needs for a family."""
     for module in family.torch_modules:
         try:
             importlib.import_module(module)

@@ -34,9 +34,6 @@ def current_session(name: str) -> TrainSession:
 
     Args:
         name: The function that needs it, for the message.
-
-    Raises:
-        NotInTrainingError: There is none.
     """
     session = _sessions.get(threading.get_ident())
     if session is None and len(_sessions) == 1:  # a thread that the train function started

@@ -30,11 +30,7 @@ def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict
 
 
 def device_indices(assignment: Assignment, environ: Mapping[str, str]) -> list[int]:
-    """Return the places of a worker's devices among those that it sees.
-
-    Raises:
-        ConfigError: It does not see them.
-    """
+    """Return the places of a worker's devices among those that it sees."""
     assert assignment.family is not None
     family = family_named(assignment.family)
     own, among = (d[family.resource] for d in (assignment.devices, assignment.node_devices))

@@ -142,11 +142,7 @@ class Conversation(ABC):
             raise of_end(EngineError("this session has ended; call dray.init() again"))
 
     def refuse_forks(self) -> None:
-        """Refuse to speak for a process in a fork of it.
-
-        Raises:
-            EngineError: This is such a fork.
-        """
+        """Refuse to speak for a process in a fork of it."""
         if os.getpid() != self._pid:
             raise EngineError(
                 f"process {os.getpid()} was forked off process {self._pid}, whose session this is, "
