@@ -231,10 +231,10 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
                 )
 
 
-def _check_quantity(value: object, what: str, unit: str = "") -> None:
+def _check_quantity(value: object, what: str) -> None:
     number = plain(value)
     if not is_number(number) or not 0 <= number < float("inf"):
-        raise ConfigError(f"{what} must be a number{unit and f' {unit}'}, 0 or more, not {value!r}")
+        raise ConfigError(f"{what} must be a number, 0 or more, not {value!r}")
 
 
 _NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "accelerator_type")

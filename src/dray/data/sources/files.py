@@ -240,13 +240,7 @@ def csv_source(
     label: Callable[[str], Labels],
     opening: Mapping[str, object],
 ) -> BlocksSource:
-    """Return files of CSV as a source.
-
-    Args:
-        options: As for `pyarrow.csv.read_csv`.
-        label: Returns the values that all rows of a file have from its path.
-        opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
-    """
+    """Return files of CSV as a source."""
     import pyarrow.csv as csv
 
     def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
@@ -267,13 +261,7 @@ def json_source(
     label: Callable[[str], Labels],
     opening: Mapping[str, object],
 ) -> BlocksSource:
-    """Return files of JSON as a source: an object a line, or a list of objects.
-
-    Args:
-        options: As for `pyarrow.json.read_json`.
-        label: Returns the values that all rows of a file have from its path.
-        opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
-    """
+    """Return files of JSON as a source: an object a line, or a list of objects."""
     import pyarrow.json as pa_json
 
     given = options.get("read_options")

@@ -28,6 +28,7 @@ from dray.engines.inline.values import InlineRef, settled, store, store_argument
 from dray.engines.local import describe_node, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
+    GROUP_REMOVED,
     ActorBackend,
     ActorOptions,
     Args,
@@ -173,7 +174,7 @@ class InlineRuntime(Runtime):
             return None
         assert isinstance(group, InlineGroup)
         if group.removed:
-            raise ConfigError("the placement group has been removed; make a new one")
+            raise ConfigError(GROUP_REMOVED)
         bundles = group.bundles if placement.bundle < 0 else [group.bundles[placement.bundle]]
         asked = to_fixed(resources).items()
         if not any(
