@@ -125,12 +125,9 @@ class TrainingStatus:
     """A `fit()` that has not returned.
 
     Attributes:
-        name: The run's name.
-        path: Its directory.
         seconds: Since `fit()` was called.
         report: The number of rank 0's newest report, and `metrics` what was in it.
         since_report_s: Age of that in seconds.
-        checkpoint: The name of the newest checkpoint.
         waits: Awaited ranks, in words.
     """
 

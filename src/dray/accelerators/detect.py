@@ -42,7 +42,6 @@ def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, 
 
     Args:
         given: Devices that the user names, in place of those that are found.
-        environ: The environment, with its visibility variables.
 
     Raises:
         ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.

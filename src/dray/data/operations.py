@@ -74,8 +74,6 @@ class UserFunction:
         method: The method that it was given to, such as "map_batches".
         arguments: Arguments after the batch or row.
         keywords: The same by name.
-        constructor: Arguments of the class.
-        constructor_keywords: The same by name.
         called: Its name in messages; default: what it says itself.
     """
 

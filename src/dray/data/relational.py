@@ -83,8 +83,6 @@ class Join:
 
     Attributes:
         how: One of `JOINS`.
-        on: The keys of the first table.
-        right_on: The keys of the second one.
         suffixes: The ends of names of columns that both have, of the first and the second.
 
     Raises:

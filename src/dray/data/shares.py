@@ -29,10 +29,8 @@ class Batching:
 
     Attributes:
         size: Rows of a batch; None leaves blocks as they are.
-        ahead: Number of batches that are made ahead.
         drop_last: Whether to leave out a last one that has fewer rows.
         window: Number of rows that follow each other, in a random order.
-        seed: Decides that order.
 
     Raises:
         ConfigError: One is malformed.

@@ -166,7 +166,6 @@ def check_machine(said: Mapping[str, Any], nodes: object) -> None:
 
     Args:
         said: Of its arguments those that describe a machine; None where nothing is said.
-        nodes: The argument of this name.
 
     Raises:
         ConfigError: One is malformed, or they exclude each other; each simulated node is looked at

@@ -38,7 +38,6 @@ class StatusSocket:
     A program that cannot listen is not shown, and works.
 
     Args:
-        reader: Tells when somebody calls.
         status: Answer, as JSON-compatible values.
     """
 
@@ -101,7 +100,6 @@ class Peer(NamedTuple):
 
     Attributes:
         pid: Its process; 0 if that is in a container which this process does not see into.
-        user: Its user.
     """
 
     pid: int

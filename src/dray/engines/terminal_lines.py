@@ -93,7 +93,6 @@ class Rows:
 
         Args:
             data: Output, cut anywhere.
-            now: The time, in seconds.
             last: Whether the stream has ended.
         """
         self._now = now

@@ -41,8 +41,6 @@ class Holder(NamedTuple):
     """The holder of a device, as far as it is known.
 
     Attributes:
-        pid: A process.
-        user: Its user's id.
         trouble: Reason why nothing is known.
         pid_namespace: The number of the namespace that `pid` is of.
     """

@@ -49,7 +49,6 @@ class Slices:
     """Whole TPU slices for the first bundles of a request, a bundle a host.
 
     Attributes:
-        count: Number of slices.
         kind: Their pod type, as in "v6e-16".
         hosts: The hosts of each.
         spare: Chips of each host that its bundle does not ask for; they are held with it.

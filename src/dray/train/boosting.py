@@ -92,7 +92,6 @@ class RoundReports:
 
         Args:
             results: Evaluation results, by name; of each the newest value.
-            rounds: Number of rounds so far.
             save: Saves the model to a path, if it is to be saved; all ranks say so alike.
         """
         metrics = self._chosen(results)
@@ -171,7 +170,6 @@ class OlderForm:
     """A training that a trainer was given by its data and parameters, without a function.
 
     Attributes:
-        label_column: The column that is to be predicted.
         num_boost_round: Rounds of the model, those before a restart included.
         datasets: Names of the datasets; one is for training, the others are evaluated.
         options: Further arguments of the framework's `train`.

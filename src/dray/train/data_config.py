@@ -109,7 +109,6 @@ class Datasets:
 
     Attributes:
         by_name: A `dray.data.Dataset` or a dataset of another kind each.
-        config: The choices of how they are shared.
         context: The options of Ray Data that the program has set.
     """
 

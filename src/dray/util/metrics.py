@@ -29,8 +29,6 @@ class _Metric(Generic[V]):
     """The base of all metrics.
 
     Args:
-        name: Its name.
-        description: Meaning of the metric.
         tag_keys: The names of its tags; a value is kept for each combination of their values.
     """
 

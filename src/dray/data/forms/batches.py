@@ -13,7 +13,6 @@ class Run(NamedTuple):
     """Batches that follow each other in one table.
 
     Attributes:
-        sizes: The number of rows of each.
         origins: The origin of the first one's rows, and that of the others'.
         own: As of a block.
     """

@@ -116,7 +116,6 @@ class InWorkers(Operation):
 
     Attributes:
         least: The number of actors to begin with, or fewer if resources are free for fewer.
-        most: The most.
         takes: Resources of each; none unless they are asked for, since a training may have all.
     """
 

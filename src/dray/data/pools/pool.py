@@ -66,7 +66,6 @@ class _Call:
     """A block, and what becomes of it.
 
     Attributes:
-        member: The actor that has it.
         ref: The actor's result, while it is not here.
         outcome: Its result, or the error, once it is here.
         deaths: Number of processes that have died at it.

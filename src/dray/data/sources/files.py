@@ -172,12 +172,10 @@ def parquet_source(
     """Return files of Parquet as a source; the ends of all of them are read here.
 
     Args:
-        columns: Those to read; None is all.
         lanes: The number of ranges to read side by side; None chooses.
         label: Returns the values that all rows of a file have from its path.
         shuffle: The order of files in each epoch; None is the one that they have.
         schema: The columns of all files, and their types; None takes what the files have.
-        allow_pickle: Whether to load pickled values.
 
     Raises:
         NoSuchFileError: One is not there.

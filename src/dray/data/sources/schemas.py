@@ -25,7 +25,6 @@ def unified(
 
     Args:
         columns: Those that are to be read; None is all.
-        allow_pickle: Whether they may be pickled.
 
     Raises:
         StorageError: There is no such type for a column.

@@ -78,7 +78,6 @@ def numbered(
     """Yield tables with the numbers of their files.
 
     Args:
-        most: The most rows of a file.
         one_schema: Whether all rows of a file have the same columns, of the same types.
     """
     number, rows = -1, most
@@ -114,7 +113,6 @@ def write_partitions(
     Args:
         target: The directory above them.
         columns: The columns, which files do not have then.
-        rows: Rows of each file at most.
         options: Options of `pyarrow.dataset.ParquetFileFormat().make_write_options`, and
             `row_group_size`.
 
@@ -158,7 +156,6 @@ def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
 
     Args:
         row_group_size: Most rows of a group; None leaves it to pyarrow.
-        options: Those of the writer.
     """
 
     import pyarrow.parquet as pq

@@ -87,7 +87,6 @@ class Work:
     """A task, or a call of an actor.
 
     Attributes:
-        title: Its name in messages.
         find: Returns the function to call; raises if the actor is gone.
         here: Execution context it can ask for.
         num_returns: Number of references that it returns, "streaming" or "dynamic".

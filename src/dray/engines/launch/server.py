@@ -57,7 +57,6 @@ class Server:
     Args:
         basis: State that it is to have before it makes workers.
         entry: The module of its workers, see `fork_server.Entry`.
-        method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
         run: Has the thread that calls `hear` do something.
 

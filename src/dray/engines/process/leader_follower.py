@@ -137,7 +137,6 @@ class LeaderFollowers:
         """Wait, and read meanwhile if nobody else does; return whether it is done.
 
         Args:
-            timeout_s: Limit in seconds; None is without limit.
             interruptible: Whether handlers of signals run meanwhile, and may raise. If not, the
                 answer must be near.
 

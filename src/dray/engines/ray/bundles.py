@@ -50,7 +50,6 @@ class PlacedBundles(Reservation):
     Attributes:
         taken: Set once they are not kept for another run any more.
         places: For each bundle the id of its node.
-        shown: For each bundle its devices.
     """
 
     def __init__(

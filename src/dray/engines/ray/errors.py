@@ -234,7 +234,6 @@ def _raised(cause: BaseException, text: str) -> DrayError:
     """Return the error of a task that raised.
 
     Args:
-        cause: Exception that it raised.
         text: Its traceback in Ray's form: a line with the task and its process heads it.
     """
     _, of_argument, below = text.rpartition(_OF_ARGUMENT)

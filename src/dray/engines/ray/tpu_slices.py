@@ -27,7 +27,6 @@ def ask_for_slices(
     """Take slices, and return which nodes each bundle of a request may lie on then.
 
     Args:
-        slices: Number and kind of the slices.
         selectors: Label selector of each bundle, as far as the request has one.
         ask: Asks for a group of bundles with a strategy and selectors, and waits for it.
     """

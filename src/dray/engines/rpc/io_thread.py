@@ -90,7 +90,6 @@ class Reader:
 
         Args:
             source: A socket, a pipe or a descriptor.
-            callback: Reads from it.
             on_failure: Called when that has raised, or it cannot be watched, and is not any more.
         """
         watched = _Watched(callback, on_failure)

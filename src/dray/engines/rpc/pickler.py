@@ -86,7 +86,14 @@ def _reduce_cached(cached: Any) -> Any:
     if not isinstance(function, FunctionType) or _is_importable(cached, by_name):
         return by_name
     # In two steps, since a function that calls itself means the cached one.
-    return _empty_cache, (cached.cache_parameters(),), function, None, None, _fill_cache
+    return (
+        _empty_cache,
+        (cached.cache_parameters(),),
+        function,
+        None,
+        None,
+        functools.update_wrapper,
+    )
 
 
 def _is_importable(value: object, name: str) -> bool:
@@ -105,10 +112,6 @@ def _empty_cache(parameters: dict[str, Any]) -> Any:
 
     cached: Any = functools.lru_cache(**parameters)(call)
     return cached
-
-
-def _fill_cache(cached: Any, function: FunctionType) -> None:
-    functools.update_wrapper(cached, function)
 
 
 def _reduce_cached_property(cached: functools.cached_property[Any]) -> tuple[Any, ...]:

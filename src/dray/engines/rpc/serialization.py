@@ -50,7 +50,6 @@ class Packed(NamedTuple):
     """A value, pickled.
 
     Attributes:
-        data: The pickle.
         buffers: Buffers outside the pickle, not copied.
         refs: The references within, some of which may have been made for it alone.
         writable: Buffers that must be writable when they come back.
@@ -216,7 +215,6 @@ def unmade(payload: Payload, actor_id: str) -> Stored:
 
     Args:
         payload: The error: of its `__init__`, or of one of its arguments.
-        actor_id: The actor.
     """
     assert isinstance(payload, tuple)
     kind, error, *where = payload

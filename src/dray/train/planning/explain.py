@@ -156,7 +156,6 @@ def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy
     """Return how much of one resource had to be added to nodes, at least, for so many workers.
 
     Args:
-        units: Quantity of it per worker.
         free: Quantity of it that is free on each node.
     """
     room = sorted((_times(name, units, left) for left in free), reverse=True)

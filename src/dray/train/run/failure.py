@@ -236,10 +236,8 @@ class Outcome:
     """The outcome of a run as far as it is known.
 
     Attributes:
-        policy: Decides about restarts.
         state: One of the final states, once the run is over.
         error: Exception of `fit()`; the first cause stays it.
-        return_value: Return value of rank 0's function.
     """
 
     policy: FailurePolicy

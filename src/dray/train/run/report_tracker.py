@@ -26,12 +26,10 @@ class PendingReport:
     """One report as its ranks make it.
 
     Attributes:
-        report: Its number.
         since: Time at which the first rank made it.
         told: rank -> its word, of the ranks that have made it.
         files: rank -> the files of the checkpoint it brought, if it brought one.
         shares: rank -> the files it must stage; empty until every rank has reported.
-        staged: Files staged so far.
         staging: The ranks that still have files to stage.
         to_secure: The ranks that see their files onto the disk after the commit.
         trouble: Rank that could not, and the reason; then there is no checkpoint.

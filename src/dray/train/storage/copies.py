@@ -106,7 +106,6 @@ class _Copy:
     Args:
         origin: The one.
         copy: The other, which is empty.
-        size: Number of bytes to copy.
         digest: Fed with the copy; None is none.
     """
 

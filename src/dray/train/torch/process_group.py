@@ -83,7 +83,6 @@ def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tu
 
     Args:
         positions: The workers, by rank.
-        asked: Settings that the user asks for.
 
     Raises:
         ConfigError: The settings cannot work together.

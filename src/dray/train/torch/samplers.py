@@ -34,8 +34,6 @@ class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
 
     Args:
         sampler: The other one; it may be endless.
-        num_replicas: Number of ranks.
-        rank: The rank whose turns these are.
         at_once: Number of turns drawn together. One costs the time to swap random states.
     """
 

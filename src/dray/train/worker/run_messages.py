@@ -25,8 +25,6 @@ class RunInfo:
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
             as made that.
         working_directory: Working directory of workers; None leaves them where they are.
-        validates: Whether checkpoints can be validated.
-        care: Care taken of the files of checkpoints.
         filesystem: File system of `path`, of fsspec; None is the local one.
         log_level: The level of the root logger, if the script has configured it.
     """
@@ -98,7 +96,6 @@ class Prepared:
 
     Attributes:
         path: Their directory, which becomes the checkpoint if no other rank brings files.
-        files: Files in it.
         is_due: Whether `Secured` is to follow.
     """
 
@@ -173,7 +170,6 @@ class Secured:
     """A rank has seen its share of a committed checkpoint onto the disk.
 
     Attributes:
-        files: The files, with their checksums.
         trouble: Reason why it could not; None if it could.
     """
 

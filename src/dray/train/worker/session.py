@@ -58,7 +58,6 @@ class TrainSession:
 
     Attributes:
         clean_ups: Changes to take back at its end in a process that goes on, which is the user's.
-        datasets: The datasets of the run.
         shards: Name -> this rank's share, of those that were asked for.
         positions: Name -> tells where in its share the rank is.
         waited: Name -> tells how many seconds the rank has waited for rows of its share.
@@ -391,7 +390,6 @@ class TrainSession:
         """Wait until all ranks have come to the same collective; return what they brought, by rank.
 
         Args:
-            name: Name of the collective.
             data: Nothing, or what this rank brings.
 
         Raises:

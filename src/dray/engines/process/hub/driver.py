@@ -69,10 +69,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     Args:
         reader: The thread that waits for what workers print.
         cancel: Has one hear that its task or call of this number is cancelled.
-        number: Gives the next process's number.
         store_bytes: Bytes of memory that large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
-        shows_output: Whether what workers print is shown here.
         stall_warning_s: After how long without a word from any worker work that waits in vain is
             told of; 0 is never.
     """

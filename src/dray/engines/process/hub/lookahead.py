@@ -36,7 +36,6 @@ class Lookahead:
 
     Args:
         messages_of: Returns what tells a worker of a task.
-        send: Sends bytes to a worker.
         tell: Has a worker hear something while it works.
     """
 

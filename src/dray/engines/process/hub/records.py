@@ -64,11 +64,7 @@ class WorkerProcess(Channel):
     Attributes:
         number: Unique in the engine.
         theirs: The worker's end of the socket; closed once it has it.
-        pid: Its process, once that is known.
-        task: The task that it runs.
         kind: The function of that task, or of the last one.
-        actor: The actor that lives in it.
-        lease: The resources that it works with.
         known: The functions and classes that it was told of.
         forgotten: Those of them that are not used any more, until it is told so.
         ahead: Tasks that were sent to it before it was done with `task`.
@@ -249,9 +245,7 @@ class SchedulingClass:
         asked: The request of this shape that the ledger has.
         kinds: Number of the functions and classes that ask for it.
         aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
-        group: The placement group they run in.
         capture: Whether what they start runs there as well.
-        removed: Whether that group was removed.
     """
 
     key: object
@@ -296,19 +290,14 @@ class Task:
     Attributes:
         number: Its number, which is that of its first result.
         kind: Task, method or creation.
-        results: The numbers of its results.
-        payload: Its arguments.
         deps: The objects that are awaited before it runs.
         nested: The objects that its arguments refer to.
         returns: Number of results, or "stream".
-        client: Process that submitted it.
-        parent: The task that submitted it.
         depth: Number of tasks, each of the next, that may wait for it.
         unready: Number of `deps` that are not there yet.
         retries: Runs left after the first; -1 is without limit.
         details: Of a call: method, name, concurrency group, retries, retried exceptions.
         dispatch: Its number among those that were sent to its worker.
-        forced: Whether it was cancelled by force.
     """
 
     number: int
@@ -378,19 +367,15 @@ class ActorRecord:
 
     Attributes:
         number: Its number; handles count as references to it.
-        creation: The task that makes it.
         calls: Hears of its calls.
         state: "waiting", "starting", "alive", "restarting" or "dead".
         waiting: Calls that can be sent, in order.
         held_up: Calls that wait for an argument, or behind one that does, by line.
         in_order: Whether the calls of a caller stand in one line; else each call is its own.
-        running: Calls that are sent, by number.
-        asked: Its request to the ledger.
         most_pending: Most calls of a caller that may wait or run; 0 or less is any number.
         pending: Number of calls of each caller that are not over, if that is limited.
         most_ahead: So many are sent at most.
         restarts: Restarts left; -1 is without limit.
-        detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
         death: The error that its calls get, once it is dead.
         unstarted: Reason why no process could be started for it.

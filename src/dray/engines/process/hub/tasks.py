@@ -73,8 +73,6 @@ class Tasks(TaskOperations):
     """Runs tasks on workers.
 
     Args:
-        send: Sends bytes to a worker.
-        stop: Ends a worker's process at once.
         tell_cancelled: Has a worker hear, while it works, what is cancelled.
         variables: Returns the environment variables that limit a process to devices.
     """

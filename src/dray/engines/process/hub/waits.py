@@ -82,7 +82,6 @@ class Waits(WaitOperations):
         """Have a process wait, until it says that it is enough or what is returned is called.
 
         Args:
-            question: Question it has asked.
             give_up: Called when it waits no longer; answers it.
 
         Returns:

@@ -21,7 +21,6 @@ class ReferenceRuntime(Protocol):
 
     Attributes:
         session: The number of its session.
-        table: Counts of the references.
     """
 
     session: int

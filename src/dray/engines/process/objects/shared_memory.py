@@ -93,7 +93,6 @@ class Arena:
 
     Args:
         fd: The file; owned by this object.
-        size: Largest size in bytes.
     """
 
     def __init__(self, fd: int, size: int) -> None:

@@ -112,7 +112,6 @@ class Agent:
     """Lives in an actor of Ray's, one on each node that a session uses.
 
     Args:
-        post: Pushes a message to the driver.
         modules: Modules that the first workers will need.
         variables: The driver's environment variables, as far as they mean something here.
     """

@@ -45,12 +45,7 @@ class Membership(NamedTuple):
     """The way of a worker into the cluster, and what it is there.
 
     Attributes:
-        address: The cluster's.
-        namespace: The session's.
-        job_id: The session's.
-        node_id: The worker's node.
         runtime_env: Environment of the tasks and actors that it starts.
-        actor_id: Its own.
         devices: The ids of the devices among its resources, by resource name.
         group: Id of its run's placement group.
     """

@@ -288,7 +288,6 @@ class NodeAgents:
         One that has no workers makes room for another one.
 
         Args:
-            environment: The runtime environment of its workers.
             start: Starts an actor, with a mailbox and no resources, on that node.
         """
         described = json.dumps(environment.as_dict(), sort_keys=True, default=repr)

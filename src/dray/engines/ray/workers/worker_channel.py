@@ -38,7 +38,6 @@ class DriverAddress(NamedTuple):
 
     Attributes:
         key: Key that both sides prove to have.
-        number: The actor's number.
     """
 
     host: str
@@ -52,7 +51,6 @@ class Hello(NamedTuple):
 
     Attributes:
         stream: "wire", "stdout" or "stderr".
-        node_id: Its node.
         address: That node's address.
         devices: Resource name to the ids of the devices it holds.
         versions: Of dray and Python.
