@@ -25,7 +25,7 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import AttachOperations, StatusOperations, operations
+from dray.engines.process.hub.protocol import operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.tasks import Tasks, Variables
@@ -63,7 +63,7 @@ def _not_shown(stream: str, lines: Sequence[str]) -> None:
     """Take lines that nobody wants to see."""
 
 
-class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
+class DriverRuntime(ProcessRuntime):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
