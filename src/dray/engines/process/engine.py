@@ -124,8 +124,7 @@ class ProcessEngine(LocalEngine):
         self._runtime: DriverRuntime | None = None
         self._status_socket: StatusSocket | None = None
         self._shown: dict[str, list[Callable[[], object]]] = {}
-        self._namespace = options.namespace
-        self._store_bytes = options.object_store_memory
+        self._options = options
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
         names = self.lock_names()
@@ -176,11 +175,8 @@ class ProcessEngine(LocalEngine):
                     self._kill_worker,
                     self._tell_cancelled,
                     lambda: next(self._numbers),
-                    self._runtime_env,
-                    self._namespace,
-                    self._store_bytes,
+                    self._options,
                     self.variables,
-                    self.shows_output,
                     self._open_files,
                     self._stall_warning_s,
                 )

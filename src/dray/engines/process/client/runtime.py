@@ -287,15 +287,6 @@ class ProcessRuntime(Values):
         self.demand("group", number, ready, spec)
         return ProcessGroup(self, number, spec.bundles, ref)
 
-    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
-        ready, _ = self.wait([group.ready()], 1, timeout_s, False)
-        if ready:
-            self.get(ready, None)  # raises if it was removed
-        return bool(ready)
-
-    def remove_group(self, group: ProcessGroup) -> None:
-        self.order("remove_group", group.number)
-
     @shielded
     def named_group(self, name: str) -> Group | None:
         found = self.demand("named_group", name)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dray import host
+from dray.engines.base import Options
 from dray.engines.console import show_lines
 from dray.engines.launch import system_limits
 from dray.engines.launch.system_limits import OpenFiles
@@ -69,7 +70,6 @@ class DriverRuntime(ProcessRuntime):
     Args:
         reader: The thread that waits for what workers print.
         cancel: Has one hear that its task or call of this number is cancelled.
-        store_bytes: Bytes of memory that large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
         stall_warning_s: After how long without a word from any worker work that waits in vain is
             told of; 0 is never.
@@ -83,11 +83,8 @@ class DriverRuntime(ProcessRuntime):
         kill: Callable[[WorkerProcess], None],
         cancel: Callable[[WorkerProcess, int], None],
         number: Callable[[], int],
-        runtime_env: RuntimeEnv,
-        namespace: str | None,
-        store_bytes: int | None,
+        options: Options,
         variables: Variables,
-        shows_output: bool,
         open_files: OpenFiles,
         stall_warning_s: float,
     ) -> None:
@@ -95,8 +92,8 @@ class DriverRuntime(ProcessRuntime):
         self._open_files = open_files
         self._kill = kill
         self._next_number = number
-        self._runtime_env = runtime_env
-        self._namespace = namespace or "default"
+        self._runtime_env = options.runtime_env
+        self._namespace = options.namespace or "default"
         self._job_id = os.urandom(4).hex()
         self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
@@ -109,7 +106,7 @@ class DriverRuntime(ProcessRuntime):
         self._signals = arrivals()
         self._poll.register(self._signals, select.EPOLLIN)
         own_share = system_limits.shareable_bytes(int(host.memory_bytes() * _STORE_SHARE))
-        self.hub = Hub(store_bytes or own_share)
+        self.hub = Hub(options.object_store_memory or own_share)
         self.pool = Pool(self._start_worker, 2 * max(2, host.cpu_count()))
         hub, self.streams = self.hub, Streams(self.hub)
         self.tasks = tasks = Tasks(
@@ -125,7 +122,7 @@ class DriverRuntime(ProcessRuntime):
         self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
-        self.tap = OutputTap(reader, show_lines if shows_output else _not_shown)
+        self.tap = OutputTap(reader, show_lines if options.log_to_driver else _not_shown)
         self._submitted = 0  # since a thread looked for answers
         self._cores = host.cpu_count()
         self._spin = AdaptiveSpin(self._cores)

@@ -35,6 +35,9 @@ class ReferenceRuntime(Protocol):
     def future_of(self, ref: ProcessRef) -> Future[Any]:
         """Return a future of an object's value."""
 
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Return objects' values."""
+
     def wait(
         self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
@@ -55,11 +58,8 @@ class ReferenceRuntime(Protocol):
     def ready_ref(self, group: int) -> ProcessRef:
         """Return the reference that is ready when a group is."""
 
-    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
-        """Wait for a group."""
-
-    def remove_group(self, group: ProcessGroup) -> None:
-        """Remove a group."""
+    def order(self, *message: object) -> None:
+        """Have the hub do something."""
 
 
 class ReferenceCounter:
@@ -391,10 +391,13 @@ class ProcessGroup(Group):
         return self._ready
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self.runtime.wait_for_group(self, timeout_s)
+        ready, _ = self.runtime.wait([self.ready()], 1, timeout_s, False)
+        if ready:
+            self.runtime.get(ready, None)  # raises if it was removed
+        return bool(ready)
 
     def remove(self) -> None:
-        self.runtime.remove_group(self)
+        self.runtime.order("remove_group", self.number)
 
     def __reduce__(self) -> tuple[object, ...]:
         number = _marked(self.runtime, self.number)
