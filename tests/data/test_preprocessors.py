@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -54,6 +56,28 @@ def test_a_scaler_reads_rows_once() -> None:
     assert read == [1, 2, 6]
 
 
+@pytest.mark.parametrize("scaler", [StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler])
+def test_scalers_without_values_or_rows(scaler: Callable[[list[str]], Preprocessor]) -> None:
+    nothing = _of(x=pa.array([None, None], pa.float64()))
+    assert scaler(["x"]).fit_transform(nothing).take_all() == [{"x": None}] * 2
+    with pytest.raises(ConfigError, match="Scaler has nothing to learn from"):
+        scaler(["x"]).fit(nothing.limit(0))
+
+
+def test_lists_and_numbers_are_put_together() -> None:
+    rows = _of(x=pa.array([[1, 2], [3, 4]]), y=pa.array([0.5, 1.5]))
+    assert Concatenator(["x", "y"], "z").transform(rows).take_batch()["z"].tolist() == [
+        [1.0, 2.0, 0.5],
+        [3.0, 4.0, 1.5],
+    ]
+    uneven = _of(x=pa.array([[1, 2], [3]]), y=pa.array([0.5, 1.5]))
+    small = Concatenator(["y", "x"], "z", dtype=np.float32).transform(uneven).take_batch()["z"]
+    assert [(each.tolist(), each.dtype) for each in small] == [
+        ([0.5, 1.0, 2.0], np.float32),
+        ([1.5, 3.0], np.float32),
+    ]
+
+
 def test_encoders() -> None:
     labels = LabelEncoder("kind").fit(ROWS)
     encoded = labels.transform(ROWS)
@@ -62,6 +86,9 @@ def test_encoders() -> None:
     unseen = labels.transform(dray.data.from_items([{"kind": "a"}, {"kind": "c"}]))
     assert [row["kind"] for row in unseen.take_all()] == [0, None]
     assert [row["kind"] for row in labels.inverse_transform(unseen).take_all()] == ["a", None]
+    numbers = dray.data.from_items([{"kind": number} for number in (1.0, -1, 2, float("nan"))])
+    known = labels.inverse_transform(numbers).take_all()
+    assert [row["kind"] for row in known] == ["b", None, None, None]
     vectors = OneHotEncoder(["kind"]).fit(ROWS)
     assert vectors.transform(ROWS).take_batch(3)["kind"].tolist() == [[0, 1], [1, 0], [0, 1]]
     assert vectors.transform_batch({"kind": np.array(["c"])})["kind"].tolist() == [[0, 0]]

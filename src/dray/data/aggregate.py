@@ -274,7 +274,9 @@ class Std(OfColumn):
 
     def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
-        return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
+        kind = values.type
+        is_plain = not pa.types.is_null(kind) and not pa.types.is_boolean(kind)
+        return values if is_plain else values.cast(pa.float64())
 
     def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
@@ -288,9 +290,12 @@ class Std(OfColumn):
 
 
 class AsList(OfColumn):
-    """All values."""
+    """All values, null among them unless nulls are to be left out."""
 
     _how = "list"
+
+    def __init__(self, on: str, alias_name: str | None = None, ignore_nulls: bool = False) -> None:
+        super().__init__(on, ignore_nulls, alias_name)
 
     def _options(self) -> pc.FunctionOptions | None:
         return None
@@ -310,7 +315,7 @@ class Unique(AsList):
     _how, _called = "distinct", "unique"
 
     def __init__(self, on: str, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
-        super().__init__(on, ignore_nulls, alias_name)
+        super().__init__(on, alias_name, ignore_nulls)
 
     def _options(self) -> pc.FunctionOptions:
         return pc.CountOptions("only_valid" if self._skip_nulls else "all")
@@ -331,7 +336,7 @@ class Quantile(AsList):
     def __init__(
         self, on: str, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None
     ) -> None:
-        super().__init__(on, ignore_nulls, alias_name)
+        super().__init__(on, alias_name, ignore_nulls)
         self._part = q
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:

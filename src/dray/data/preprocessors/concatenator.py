@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dray.compat.arguments import checked_arguments
-from dray.data.forms.blocks import Table, column_to_numpy, put_column, to_column
+from dray.data.forms.blocks import (
+    Array,
+    Table,
+    Value,
+    column_to_numpy,
+    is_list,
+    put_column,
+    to_column,
+)
 from dray.data.forms.names import check_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 
@@ -54,8 +62,14 @@ class Concatenator(Preprocessor):
             check_column(table, self._columns)
         names = [name for name in self._columns if name in table.column_names]
         arrays = [column_to_numpy(table.column(name)) for name in names]
-        parts = [array.reshape(len(array), -1) for array in arrays]
-        vectors = np.concatenate(parts, axis=1) if parts else np.empty((table.num_rows, 0))
-        if self._dtype is not None:
-            vectors = vectors.astype(self._dtype)
+        if any(is_list(table.column(name).type) for name in names):
+            rows = zip(*arrays, strict=True)
+            vectors: Value = [self._typed(np.concatenate(list(map(np.ravel, row)))) for row in rows]
+        else:
+            parts = [array.reshape(len(array), -1) for array in arrays]
+            vectors = np.concatenate(parts, axis=1) if parts else np.empty((table.num_rows, 0))
+            vectors = self._typed(vectors)
         return put_column(table.drop_columns(names), self._output, to_column(vectors))
+
+    def _typed(self, vectors: Array) -> Array:
+        return vectors if self._dtype is None else vectors.astype(self._dtype)

@@ -103,14 +103,13 @@ class LabelEncoder(Preprocessor):
         return put_column(table, self._output, pa.array(found, mask=found < 0))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
-        """Return a dataset with the values that the numbers were made of."""
+        """Return a dataset with the values that the numbers were made of; null of other numbers."""
         self._check_fitted()
-        values = list(self.stats_[f"unique_values({self._column})"])
+        values = dict(enumerate(self.stats_[f"unique_values({self._column})"]))
 
         def restored(table: Table) -> Table:
-            numbers = table.column(self._output).to_pylist()
-            known = [None if each is None else values[int(each)] for each in numbers]
-            return put_column(table, self._column, pa.array(known))
+            numbers = column_named(table, self._output).to_pylist()
+            return put_column(table, self._column, pa.array(map(values.get, numbers)))
 
         return ds.on_tables(restored)
 

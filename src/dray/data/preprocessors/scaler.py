@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from dray.data.aggregate import AbsMax, Mean, Quantile, Std
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Column, Value
+from dray.data.forms.blocks import Column, Row, Value
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor
+from dray.errors import ConfigError
 
 
 class _Scaler(ColumnPreprocessor):
@@ -22,8 +23,23 @@ class _Scaler(ColumnPreprocessor):
             pc.subtract(pc.cast(column, pa.float64(), safe=False), middle), width or 1.0
         )
 
-    def _scale(self, name: str) -> tuple[float, float]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
+        learned = self._asked(ds)
+        if not learned:
+            raise ConfigError(f"{type(self).__name__} has nothing to learn from: there are no rows")
+        return learned
+
+    def _asked(self, ds: Dataset) -> Row | None:
+        """Return what there is to learn; None if there are no rows."""
         raise NotImplementedError
+
+    def _scale(self, name: str) -> tuple[float | None, float | None]:
+        """Return what to take from a column, and to divide it by; None of one without values."""
+        raise NotImplementedError
+
+
+def _distance(low: float | None, high: float | None) -> float | None:
+    return None if low is None or high is None else high - low
 
 
 class StandardScaler(_Scaler):
@@ -40,11 +56,11 @@ class StandardScaler(_Scaler):
         [{'id': -1.0}, {'id': 1.0}]
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
+    def _asked(self, ds: Dataset) -> Row | None:
         names = [name for name, _ in self._pairs]
-        return ds.aggregate(*map(Mean, names), *(Std(name, ddof=0) for name in names)) or {}
+        return ds.aggregate(*map(Mean, names), *(Std(name, ddof=0) for name in names))
 
-    def _scale(self, name: str) -> tuple[float, float]:
+    def _scale(self, name: str) -> tuple[float | None, float | None]:
         return self.stats_[f"mean({name})"], self.stats_[f"std({name})"]
 
 
@@ -62,14 +78,15 @@ class MinMaxScaler(_Scaler):
         [{'id': 0.0}, {'id': 0.5}, {'id': 1.0}]
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
+    def _asked(self, ds: Dataset) -> Row | None:
         names = [name for name, _ in self._pairs]
         group = ds.groupby(None)
-        return {**group.min(names).take(1)[0], **group.max(names).take(1)[0]}
+        ends = [*group.min(names).take(1), *group.max(names).take(1)]
+        return {name: value for row in ends for name, value in row.items()}
 
-    def _scale(self, name: str) -> tuple[float, float]:
+    def _scale(self, name: str) -> tuple[float | None, float | None]:
         least = self.stats_[f"min({name})"]
-        return least, self.stats_[f"max({name})"] - least
+        return least, _distance(least, self.stats_[f"max({name})"])
 
 
 class MaxAbsScaler(_Scaler):
@@ -80,10 +97,10 @@ class MaxAbsScaler(_Scaler):
         output_columns: Names of the scaled ones; default: their own.
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
-        return ds.aggregate(*(AbsMax(name) for name, _ in self._pairs)) or {}
+    def _asked(self, ds: Dataset) -> Row | None:
+        return ds.aggregate(*(AbsMax(name) for name, _ in self._pairs))
 
-    def _scale(self, name: str) -> tuple[float, float]:
+    def _scale(self, name: str) -> tuple[float | None, float | None]:
         return 0.0, self.stats_[f"abs_max({name})"]
 
 
@@ -108,14 +125,14 @@ class RobustScaler(_Scaler):
         self._parts = {"low_quantile": quantile_range[0], "median": 0.5}
         self._parts["high_quantile"] = quantile_range[1]
 
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
+    def _asked(self, ds: Dataset) -> Row | None:
         asked = [
             Quantile(name, q=part, alias_name=f"{what}({name})")
             for name, _ in self._pairs
             for what, part in self._parts.items()
         ]
-        return ds.aggregate(*asked) or {}
+        return ds.aggregate(*asked)
 
-    def _scale(self, name: str) -> tuple[float, float]:
+    def _scale(self, name: str) -> tuple[float | None, float | None]:
         low, high = self.stats_[f"low_quantile({name})"], self.stats_[f"high_quantile({name})"]
-        return self.stats_[f"median({name})"], high - low
+        return self.stats_[f"median({name})"], _distance(low, high)
