@@ -267,6 +267,12 @@ def test_functions_may_be_async(engine: str) -> None:
     assert ids(three.flat_map(AsyncItems, concurrency=1)) == [0, 1, 1, 2, 2, 3]
     assert ids(three.map_batches(AsyncItems, concurrency=1)) == [0, 1, 2, 1, 2, 3]
 
+    async def is_odd(row: Batch) -> bool:
+        return bool(row["id"] % 2)
+
+    assert ids(three.filter(is_odd)) == [1]  # an actor does it, as with Ray
+    assert ids(three.map(Async)) == [1, 2, 3]
+
 
 class Fails:
     def __init__(self) -> None:

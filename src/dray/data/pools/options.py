@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -77,17 +78,27 @@ def in_workers(
     """Return an operation that runs in workers, if that is asked for.
 
     Args:
-        options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`.
+        options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`. What is
+            async runs in one worker if nothing is asked for.
 
     Raises:
         ConfigError: One is malformed or unknown.
     """
     check_options(method, options)
     numbers = _numbers(options)
+    if numbers is None and _is_async(operation.function.function):
+        numbers = (1, 1)
     if numbers is None:
         return operation
     takes = {name: options[name] for name in _OF_ACTORS if options.get(name) is not None}
     return InWorkers(operation, *numbers, {"num_cpus": 0, **takes}, operation.keeps_rows)
+
+
+def _is_async(function: Callable[..., object]) -> bool:
+    """Return whether a function, or what instances of a class do if they are called, is async."""
+    kind = function if inspect.isclass(function) else type(function)
+    calls = (function, kind.__call__)
+    return any(inspect.iscoroutinefunction(c) or inspect.isasyncgenfunction(c) for c in calls)
 
 
 def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
