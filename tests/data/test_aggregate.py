@@ -74,7 +74,11 @@ def test_aggregates_of_groups_and_of_all_rows() -> None:
     assert (whole["max(x)"], whole["abs_max(x)"]) == (2.0, 5.0)
     assert sorted(whole["unique(kind)"]) == ["a", "b"]
     assert whole["sum(x)"] is None
+    listed = ROWS.groupby("kind").aggregate(AsList("x", "every")).take_all()
+    assert listed[1]["every"] == [1.0, 2.0, None]
     assert ROWS.limit(0).aggregate(Max("x")) is None
+    flags = dray.data.from_items([{"x": True}, {"x": False}])
+    assert flags.std("x", ddof=0) == 0.5
     least = dray.data.from_items([{"x": -(2**63)}, {"x": 1}])
     assert least.aggregate(AbsMax("x")) == {"abs_max(x)": 2**63}
     with pytest.raises(ConfigError, match="there is no column 'z'"):
@@ -160,6 +164,15 @@ def test_arguments_of_ray() -> None:
     assert added.rename_columns({"y": "z"}, num_cpus=1).columns() == ["kind", "x", "z"]
     with pytest.raises(AbsentArgumentError, match="no argument 'columns'"):
         ROWS.drop_columns(["x"], columns=1)
+
+
+def test_values_of_any_type_come_once() -> None:
+    several = dray.data.from_items([{"x": value} for value in ([1, 2], [3], None, [1, 2])])
+    assert several.unique("x") == [[1, 2], [3], None]
+    records = several.map(lambda row: {"x": {"tags": row["x"], "y": 1}})
+    assert records.unique("x") == [row["x"] for row in records.take(3)]
+    arrays = dray.data.from_items([{"x": np.full(2, number)} for number in (1, 2, 1)]).unique("x")
+    assert [array.tolist() for array in arrays] == [[1, 1], [2, 2]]
 
 
 def test_blocks_as_references() -> None:

@@ -105,6 +105,24 @@ def test_a_matrix_of_anything_keeps_its_shape(matrix: np.ndarray[Any, Any]) -> N
     assert [row["x"].shape for row in made.take_all()] == [matrix.shape[1:]] * 2
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1, 2], ">i4"),
+        np.array([1.5, 2.0], ">f8"),
+        np.array([1 + 2j, 2]),
+        np.array([(1, 2.0), (3, 4.0)], [("a", "i4"), ("b", "f8")]),
+        np.array([b"a", b"b\0c"]),
+        np.array(["2020-01-01T01", "2020-01-01T02"], "M8[h]"),
+    ],
+    ids=lambda values: values.dtype.str,
+)
+def test_arrays_of_any_type_keep_their_values(values: np.ndarray[Any, Any]) -> None:
+    made = dray.data.range(2).map_batches(lambda batch: {"data": values})
+    for rows in (dray.data.from_numpy(values), made):
+        assert [row["data"] for row in rows.take_all()] == list(values)
+
+
 def test_an_array_of_no_dimension_is_its_number() -> None:
     torch = pytest.importorskip("torch")
     rows = dray.data.range(2).map(lambda row: {"x": torch.tensor(row["id"] + 1), "y": np.array(2)})

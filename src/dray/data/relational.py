@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, Value, column_to_numpy, concat, with_plain
+from dray.data.forms.blocks import (
+    Block,
+    Table,
+    Value,
+    column_to_numpy,
+    column_to_values,
+    concat,
+    with_plain,
+)
 from dray.data.forms.names import check_column, column_named, free_name
 from dray.data.sources.base import TableSource
 from dray.errors import ConfigError, describe
@@ -70,11 +78,25 @@ def sampled(blocks: Iterable[Block], fraction: float, seed: int) -> Iterator[Blo
 
 def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     """Return the values of a column, each once, in the order in which they come first."""
-    found: dict[Value, None] = {}
+    found: dict[Hashable, Value] = {}
     for block in blocks:
-        values = pc.unique(column_named(block.table, column)).to_pylist()
-        found.update(dict.fromkeys(math.nan if value != value else value for value in values))
-    return list(found)
+        values = column_named(block.table, column)
+        several = isinstance(values.type, pa.BaseExtensionType) or pa.types.is_nested(values.type)
+        for value in column_to_values(values if several else pc.unique(values)):
+            found.setdefault(_hashable(value), value)
+    return list(found.values())
+
+
+def _hashable(value: Value) -> Hashable:
+    """Return what is equal to another one where two values are, NaN among them."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, dict):
+        value = list(value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    known: Hashable = math.nan if value != value else value
+    return known
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
             raise ConfigError(f"{whence} has columns of different lengths: {lengths}")
         return pa.table(columns)
     kind = type(data).__module__.partition(".")[0]
-    if kind == "pandas":
+    if kind == "pandas" and hasattr(data, "columns"):  # a Series has none
         return _from_pandas(data)
     if kind == "polars":  # those that are not calculated yet among them
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
@@ -205,8 +205,13 @@ _OF_TENSORS = "iufbMm"  # kinds of NumPy arrays whose rows become tensors; texts
 
 
 def _from_array(values: Array) -> Column:
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     if values.ndim == 1:
-        return pa.array(values)
+        if values.dtype.kind != "S":  # of which Arrow keeps what is before a zero
+            with contextlib.suppress(pa.ArrowNotImplementedError):
+                return pa.array(values)
+        return _from_values(list(values))
     if not len(values):
         return pa.array([], pa.null())
     if not values.size and values.dtype.kind in _OF_TENSORS:  # Arrow has no such tensors
@@ -215,8 +220,7 @@ def _from_array(values: Array) -> Column:
             kind = pa.list_(kind)
         return pa.array(values.tolist(), kind)
     if values.dtype.kind in "iuf":
-        native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
-        flat = _numbers(native, pa.from_numpy_dtype(values.dtype))
+        flat = _numbers(np.ascontiguousarray(values), pa.from_numpy_dtype(values.dtype))
     elif values.dtype.kind in f"{_OF_TENSORS}U":
         flat = pa.array(values.reshape(-1))
     else:
