@@ -187,6 +187,8 @@ def test_operations_on_rows_and_batches(rows: Any) -> None:
     assert rows.unique("name") == ["n0", "n1", "n2"]
     with pytest.raises(ConfigError, match="must have as many rows as each other"):
         rows.zip(rows.limit(3)).take_all()
+    with pytest.raises(ConfigError, match=r"descending takes a bool for each of \['x', 'name'\]"):
+        rows.sort(["x", "name"], [True])
 
 
 def test_a_dataset_shows_what_is_known_of_it() -> None:
@@ -318,6 +320,8 @@ def test_tensors_of_torch() -> None:
         next(iter(dataset.iter_torch_batches()))
     made = numbers.iter_torch_batches(batch_size=2, collate_fn=lambda b: torch.as_tensor(b["x"]))
     assert [each.tolist() for each in made] == [[0, 1], [2, 3]]
+    with pytest.raises(ConfigError, match="dtypes= is for batches without collate_fn="):
+        numbers.iter_torch_batches(collate_fn=dict, dtypes=torch.float32)
     loader = torch.utils.data.DataLoader(numbers.to_torch(batch_size=2), batch_size=None)
     assert len(list(loader)) == 2
 
@@ -424,8 +428,9 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
             make()
     with pytest.raises(ConfigError, match="must return a row, a dict of columns, not a int"):
         files.map(lambda row: cast(Any, 3)).take_all()
-    with pytest.raises(ConfigError, match="must be a dict of columns"):
-        files.map_batches(lambda batch: 3).take_all()
+    for wrong in (3, pd.Series([1])):
+        with pytest.raises(ConfigError, match=f"must be a dict of columns.*{type(wrong).__name__}"):
+            files.map_batches(lambda batch, wrong=wrong: wrong).take_all()
 
 
 def test_what_is_not_there_says_what_to_use() -> None:

@@ -55,6 +55,9 @@ def test_files_that_are_rows(tmp_path: Path) -> None:
     assert dray.data.read_text(tmp_path / "lines.txt").take_all() == [{"text": "a"}, {"text": "b"}]
     [row] = dray.data.read_binary_files(tmp_path / "lines.txt", include_paths=True).take_all()
     assert row == {"bytes": b"a\n\nb\n", "path": str(tmp_path / "lines.txt")}
+    dray.data.from_items([{"path": "a", "x": 1}]).write_parquet(tmp_path / "rows")
+    [row] = dray.data.read_parquet(tmp_path / "rows", include_paths=True).take_all()
+    assert row["path"].startswith(str(tmp_path / "rows"))
 
 
 def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path) -> None:

@@ -409,8 +409,10 @@ class Dataset(Parts):
             descending: Whether the highest come first, for all columns or for each.
             boundaries: Nothing; Ray's, where to cut the rows into blocks.
         """
-        keys = [key] if isinstance(key, str) else list(key)
+        keys = named_columns(key, "sort")
         falls = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        if len(falls) != len(keys):
+            raise ConfigError(f"descending takes a bool for each of {keys}, not {descending!r}")
         return self.derived(
             lambda: relational.sorted_blocks(self.blocks(), keys, falls), "sorted rows"
         )

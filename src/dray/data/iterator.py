@@ -190,9 +190,14 @@ class DataIterator:
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
             pin_memory: Whether tensors are put into pinned memory before.
+
+        Raises:
+            ConfigError: An argument is malformed, or there are both `collate_fn` and `dtypes`.
         """
         from dray.data.forms.tensors import Placement, tensor_batches
 
+        if collate_fn is not None and dtypes is not None:
+            raise ConfigError("dtypes= is for batches without collate_fn=, which makes the tensors")
         batching = Batching(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )

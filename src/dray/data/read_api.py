@@ -18,7 +18,7 @@ from dray.data.sources import files
 from dray.data.sources.base import BlocksSource, Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import Paths
-from dray.data.sources.partitions import Labels, Partitioning
+from dray.data.sources.partitions import PATH, Labels, Partitioning
 from dray.errors import StorageError, describe, shown_url
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
@@ -362,7 +362,7 @@ def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[
 
     def label(path: str) -> Labels:
         found = {} if partitioning is None else partitioning.labels(path)
-        return {**found, **({"path": path} if include_paths else {})}
+        return {**found, **({PATH: path} if include_paths else {})}
 
     return label
 

@@ -73,7 +73,7 @@ class Results(Pipeline):
 
     def take(self, limit: int = 20) -> list[Row]:
         """Return the first rows."""
-        return list(itertools.islice(self.rows(), limit))
+        return list(itertools.islice(self.rows(), max(0, limit)))
 
     def take_all(self, limit: int | None = None) -> list[Row]:
         """Return all rows.

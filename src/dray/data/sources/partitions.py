@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from dray.compat.attributes import attach_getattr
-from dray.data.forms.blocks import Block, Table
+from dray.data.forms.blocks import Block, Table, put_column
 from dray.data.sources.base import Source
 from dray.data.sources.parquet import ParquetSource
 from dray.errors import ConfigError, shown_url
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["PartitionStyle", "Partitioning"]
 
 Labels = Mapping[str, object]
+# The column of files' paths, as Ray Data calls it.
+PATH = "path"
 
 
 class PartitionStyle(str, enum.Enum):
@@ -90,12 +92,15 @@ class Partitioning:
 
 
 def labelled(table: Table, labels: Labels) -> Table:
-    """Return a table with one value more in all rows for each label that it has no column for."""
+    """Return a table with one value more in all rows for each label that it has no column for.
+
+    The path of its file takes the place of a column of that name.
+    """
     import pyarrow as pa
 
     for name, value in labels.items():
-        if name not in table.column_names:
-            table = table.append_column(name, pa.repeat(value, table.num_rows))
+        if name == PATH or name not in table.column_names:
+            table = put_column(table, name, pa.repeat(value, table.num_rows))
     return table
 
 
