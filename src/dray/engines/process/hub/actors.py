@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import ActorOperations
 from dray.engines.process.hub.records import (
     ActorRecord,
     CallDetails,
@@ -42,7 +43,7 @@ _FEW = 16
 _PIECE = 32
 
 
-class Actors(CallListener):
+class Actors(ActorOperations, CallListener):
     """All actors of a session."""
 
     def __init__(

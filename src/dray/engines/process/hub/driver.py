@@ -26,7 +26,7 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import operations
+from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.tasks import Tasks, Variables
@@ -64,7 +64,7 @@ def _not_shown(stream: str, lines: Sequence[str]) -> None:
     """Take lines that nobody wants to see."""
 
 
-class DriverRuntime(ProcessRuntime):
+class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
@@ -115,9 +115,19 @@ class DriverRuntime(ProcessRuntime):
         self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
         self._groups = groups = Groups(hub, tasks, self.actors, kill)
         self._orphans = Orphans(hub, tasks, self.actors)
-        waits, leases = Waits(hub, self.streams, tasks), Leases(hub, ledger)
         self._operations = operations(
-            (hub, waits, tasks.kinds, tasks, self.streams, self.actors, groups, leases, self)
+            Parts(
+                objects=hub,
+                waits=Waits(hub, self.streams, tasks),
+                kinds=tasks.kinds,
+                tasks=tasks,
+                streams=self.streams,
+                actors=self.actors,
+                groups=groups,
+                leases=Leases(hub, ledger),
+                status=self,
+                attach=self,
+            )
         )
         self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import KindOperations
 from dray.engines.process.hub.records import (
     Client,
     FunctionDescriptor,
@@ -23,7 +24,7 @@ from dray.scheduling.requests import Request
 BUNDLE_LABEL = "dray.io/bundle"
 
 
-class FunctionTable:
+class FunctionTable(KindOperations):
     """All functions and classes that are used.
 
     Each has an object in the store, which the process that has told of it holds, and so does each

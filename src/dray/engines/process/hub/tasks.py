@@ -39,6 +39,7 @@ from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.lookahead import LATE_S, Lookahead, later
+from dray.engines.process.hub.protocol import TaskOperations
 from dray.engines.process.hub.records import (
     Client,
     Count,
@@ -68,7 +69,7 @@ Variables = Callable[
 ]
 
 
-class Tasks:
+class Tasks(TaskOperations):
     """Runs tasks on workers.
 
     Args:
