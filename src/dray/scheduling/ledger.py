@@ -11,9 +11,9 @@ There are three books of the same form, a `Capacity` for each node:
 
     total               what the nodes have: what does not fit here never will, and is refused
     free                what nobody holds now: a demand that fits here is met
-    free without tasks  less only what actors, groups and training hold (`long_lived`), and other
-                        programs: a demand that fits here is met some day, for tasks end by
-                        themselves
+    free without tasks  less only what actors, groups and training hold (`long_lived`), other
+                        programs, and tasks that wait for others' work: a demand that fits here
+                        is met some day, for tasks that wait for nobody end by themselves
 
 `placement.py` says where the bundles of a demand lie in a book, `tpu_slices.py` where they must lie
 on slices, and `request_queue.py` in which order those are met that have to wait.
@@ -56,7 +56,7 @@ from dray.scheduling.placement import (
     demand_of,
     place,
 )
-from dray.scheduling.request_queue import RequestQueue
+from dray.scheduling.request_queue import NOTHING_KEPT, Kept, RequestQueue, lacking, where_not_kept
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
 
@@ -119,13 +119,13 @@ class Held(Reservation):
         """Let others use the CPUs, while what holds them waits for others' work."""
         if not self._has_lent_cpus:
             self._has_lent_cpus = True
-            self._ledger._add_cpus(self.allocations, 1)
+            self._ledger._lend(self, 1)
 
     def reacquire_cpus(self) -> None:
         """Take them again, at once; there may be too many in use for a while."""
         if self._has_lent_cpus:
             self._has_lent_cpus = False
-            self._ledger._add_cpus(self.allocations, -1)
+            self._ledger._lend(self, -1)
 
 
 class Ledger:
@@ -145,7 +145,7 @@ class Ledger:
         self.device_names = {name for node in nodes for name in node.devices}
         self._total = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
         self._free = [total.copy() for total in self._total]
-        # The capacity left if every task ended: less only what is held for good, or by others.
+        # The capacity left if every task ended that waits for nobody.
         self._free_without_tasks = [total.copy() for total in self._total]
         self._queue = RequestQueue()
         self._lock = threading.RLock()
@@ -367,12 +367,16 @@ class Ledger:
             self._grant()
         return held
 
-    def _add_cpus(self, allocations: Sequence[Allocation], sign: int) -> None:
+    def _lend(self, held: Held, sign: int) -> None:
+        """Lend the CPUs, if the sign is 1, or take them again; all else is kept meanwhile."""
         with self._lock:
-            for index, quantities, _ in allocations:
+            for index, quantities, parts in held.allocations:
                 if index in self.living:
                     cpus = [(name, units) for name, units in quantities if name == "CPU"]
                     self._free[index].add(cpus, {}, sign)
+                    if not held.long_lived:  # it does not end by itself: others must go on first
+                        rest = [pair for pair in quantities if pair not in cpus]
+                        self._free_without_tasks[index].add(rest, parts, -sign)
         if sign > 0:
             self._grant()
 
@@ -389,24 +393,16 @@ class Ledger:
         for future, held in granted:  # outside the lock: callbacks may reserve again
             future.set_result(held)
 
-    def _lacks(self, demand: Demand) -> set[str]:
-        """Return the resources of which no node has enough for one of its bundles.
-
-        None if it would not fit either if all had ended that ends by itself.
-        """
+    def _lacks(self, demand: Demand, kept: Kept) -> Kept:
+        """Return what a demand lacks, and where; see `RequestQueue.serve`."""
         if self._place(demand, self._free_without_tasks) is None:
-            return set()
-        short = {
-            name
-            for bundle in demand.bundles
-            for name, units in bundle.quantities
-            if not any(free.fits([(name, units)]) for free in self._free)
-        }
-        return short or demand.names()
+            return {}
+        allowed = {bundle: self._allowed(bundle.selector) for bundle in {*demand.bundles}}
+        return lacking(allowed, self._free, kept)
 
-    def _take(self, demand: Demand) -> Held | None:
-        """Take what a demand asks for, or nothing if it does not fit."""
-        while (chosen := self._place(demand, self._free)) is not None:
+    def _take(self, demand: Demand, kept: Kept = NOTHING_KEPT) -> Held | None:
+        """Take what a demand asks for, or nothing if it does not fit beside what is kept."""
+        while (chosen := self._place(demand, self._free, kept)) is not None:
             allocations = [
                 Allocation(placement.node, bundle.quantities, placement.parts)
                 for placement, bundle in zip(chosen, demand.bundles, strict=True)
@@ -477,7 +473,7 @@ class Ledger:
         self._grant()
 
     def _place(
-        self, demand: Demand, capacities: Sequence[Capacity]
+        self, demand: Demand, capacities: Sequence[Capacity], kept: Kept = NOTHING_KEPT
     ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self.living}
@@ -485,6 +481,9 @@ class Ledger:
             if bundle.selector not in known:
                 known[bundle.selector] = self._allowed(bundle.selector)
         allowed = [known[bundle.selector] for bundle in demand.bundles]
+        if kept:
+            left = {b: where_not_kept(b, known[b.selector], kept) for b in {*demand.bundles}}
+            allowed = [left[bundle] for bundle in demand.bundles]
         if demand.slices is not None:
             return place_on_slices(demand, capacities, allowed, self.nodes)
         return place(demand, capacities, allowed)

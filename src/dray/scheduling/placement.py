@@ -65,10 +65,6 @@ class Demand(NamedTuple):
     long_lived: bool = True
     slices: Slices | None = None
 
-    def names(self) -> set[str]:
-        """Return the resources that it asks for."""
-        return {name for bundle in self.bundles for name, _ in bundle.quantities}
-
 
 def demand_of(request: Request) -> Demand:
     """Return the shape of a request.

@@ -6,31 +6,67 @@ of their oldest requests, and a thousand equal tasks that wait cost as much as o
 
 A shape that does not fit lets younger ones pass: a task of one CPU need not wait behind a group of
 64. That alone would starve the group, since small requests take whatever becomes free. So a request
-that has waited for `STARVATION_LIMIT_S` keeps what it lacks: from then on nothing younger that asks
-for one of those resources is met, until it is its turn.
+that has waited for `STARVATION_LIMIT_S` keeps what it lacks on the nodes where it could use it:
+from then on nothing younger gets one of those resources there, until it is its turn.
 
 That in turn would stop a machine for good where what is lacking does not come back: a group of 64
 CPUs behind an actor that holds one of them for ever. So only a request that may come keeps
-anything, one that would fit if all had ended that ends by itself, which are tasks. Behind actors,
-groups and training it waits without holding anybody up.
+anything, one that would fit if all had ended that ends by itself, which are tasks that wait for
+nobody. Behind actors, groups, training and tasks that wait for others' work, which may be just what
+it would hold up, it waits without holding anybody up.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
-from dray.scheduling.capacity import from_fixed
-from dray.scheduling.placement import Demand
+from dray.scheduling.capacity import Capacity, from_fixed
+from dray.scheduling.placement import Bundle, Demand
 from dray.scheduling.requests import Reservation
 
 H = TypeVar("H", bound=Reservation)
 
 # Seconds for which a waiting request may be overtaken by those that take what it lacks.
 STARVATION_LIMIT_S = 1.0
+
+# Resources, and the nodes on which requests that have waited for long keep them, by index.
+Kept: TypeAlias = Mapping[str, set[int]]
+NOTHING_KEPT: Kept = MappingProxyType({})
+
+
+def where_not_kept(bundle: Bundle, nodes: set[int], kept: Kept) -> set[int]:
+    """Return those of some nodes on which nothing is kept that a bundle asks for."""
+    return nodes.difference(*(kept.get(name, ()) for name, _ in bundle.quantities))
+
+
+def lacking(nodes: Mapping[Bundle, set[int]], free: Sequence[Capacity], kept: Kept) -> Kept:
+    """Return what a demand lacks, and the nodes on which it could use that.
+
+    That is what no node has enough of for one of its bundles, or else all that it asks for.
+
+    Args:
+        nodes: Its bundles, and the nodes that each may lie on.
+        free: Free capacity of each node.
+        kept: Resources that older requests keep.
+    """
+    asked = [
+        (name, units, may) for bundle, may in nodes.items() for name, units in bundle.quantities
+    ]
+    short = {
+        name
+        for name, units, may in asked
+        if not any(free[i].fits([(name, units)]) for i in may.difference(kept.get(name, ())))
+    }
+    lacks: dict[str, set[int]] = {}
+    for name, _, may in asked:
+        if not short or name in short:
+            lacks.setdefault(name, set()).update(may)
+    return lacks
 
 
 class RequestQueue:
@@ -75,20 +111,20 @@ class RequestQueue:
 
     def serve(
         self,
-        take: Callable[[Demand], H | None],
+        take: Callable[[Demand, Kept], H | None],
         give_back: Callable[[H], object],
-        lacks: Callable[[Demand], set[str]],
+        lacks: Callable[[Demand, Kept], Kept],
     ) -> list[tuple[Future[Reservation], H]]:
         """Return the requests that can be met now, each with what it gets.
 
         Args:
-            take: Takes what a demand asks for; None if it does not fit.
+            take: Takes what a demand asks for; None if it does not fit beside what is kept.
             give_back: Undoes that, for a request that was cancelled meanwhile.
-            lacks: Returns the resources that a demand lacks; none if they may not come.
+            lacks: Returns what a demand lacks beside what is kept; nothing if that may not come.
         """
         granted: list[tuple[Future[Reservation], H]] = []
         now = time.monotonic()
-        kept: set[str] = set()  # resources that an older request has waited for long enough
+        kept: dict[str, set[int]] = {}
         for demand in sorted(self._lines, key=lambda demand: self._lines[demand][0][0]):
             line = self._lines[demand]
             while line:
@@ -96,10 +132,11 @@ class RequestQueue:
                 if future.cancelled():
                     line.popleft()
                     continue
-                held = take(demand) if not kept or not kept.intersection(demand.names()) else None
+                held = take(demand, kept)
                 if held is None:
                     if now - since > STARVATION_LIMIT_S:
-                        kept.update(lacks(demand))
+                        for name, nodes in lacks(demand, kept).items():
+                            kept[name] = kept.get(name, set()) | nodes
                     break
                 line.popleft()
                 if future.set_running_or_notify_cancel():
