@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dray
+from dray.train import DataParallelTrainer, RunConfig
 from tests.support.gates import PATIENCE_S, Gate, until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
@@ -111,6 +112,18 @@ def test_parents_that_wait_get_their_children_before_further_ones_begin() -> Non
 
     pids = set().union(*dray.get([nested.remote(2, 5) for _ in range(10)], timeout=PATIENCE_S))
     assert len(pids) < 30  # of 120 tasks, most of which wait
+
+
+def test_a_task_that_trains_lends_its_cpus_to_its_workers(tmp_path: Path) -> None:
+    cpus = dray.cluster_resources()["CPU"]
+
+    @dray.remote(num_cpus=cpus)
+    def train() -> Any:
+        config = RunConfig(storage_path=tmp_path)
+        return DataParallelTrainer(lambda: "trained", run_config=config).fit().return_value
+
+    assert dray.get(train.remote(), timeout=PATIENCE_S) == "trained"
+    until(lambda: free() == cpus)
 
 
 def test_what_a_task_leaves_behind_goes_before_nobody(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.engines.base import Options
 from dray.engines.process.engine import ProcessEngine
@@ -19,6 +19,8 @@ from dray.errors import ConfigError
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 from dray.status import ProgramStatus
+
+T = TypeVar("T")
 
 
 class NestedEngine(ProcessEngine):
@@ -56,6 +58,13 @@ class NestedEngine(ProcessEngine):
         found = self._host.demand("reserve", request, "preview")
         assert isinstance(found, PlacementPreview)
         return found
+
+    def drive(self, loop: Callable[[], T]) -> T:
+        lent = self._host.promise(lambda _: None, "lend")  # the task waits for its workers
+        try:
+            return loop()
+        finally:
+            lent.cancel()
 
     def reserve(self, request: Request) -> Future[Reservation]:
         asked: Future[Reservation] = Future()

@@ -72,6 +72,9 @@ class WaitOperations(Protocol):
     def on_pace(self, client: Client, question: int, number: int, count: int) -> None:
         """Answer a generator when so many of its items have been read."""
 
+    def on_lend(self, client: Client, question: int) -> None:
+        """Let others use a process's CPUs until it waits no longer."""
+
     def on_wait_over(self, client: Client, question: int) -> None:
         """Answer a question of these with what there is: its process waits no longer."""
 
@@ -292,6 +295,7 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "wait": waits.on_wait,
         "next": waits.on_next,
         "pace": waits.on_pace,
+        "lend": waits.on_lend,
         "wait_over": waits.on_wait_over,
         "kind": kinds.on_kind,
         "submit": tasks.on_submit,

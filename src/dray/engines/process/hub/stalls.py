@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.records import SchedulingClass
+from dray.engines.process.hub.records import SchedulingClass, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 
@@ -27,7 +27,7 @@ class Stalls:
 
     def describe(self) -> str | None:
         """Return what waits, for what, and what holds it; None if something is under way."""
-        if any(worker.task and not worker.client.blocked for worker in self._pool.all.values()):
+        if any(_is_at_work(worker) for worker in self._pool.all.values()):
             return None
         waiting = self._waiting()
         if not waiting:
@@ -70,3 +70,9 @@ class Stalls:
             return ""
         named = [f"{count} x {name}" for name, count in names.most_common(_MOST_NAMED)]
         return f"Actors keep what they hold until they end ({', '.join(named)}). "
+
+
+def _is_at_work(worker: WorkerProcess) -> bool:
+    """Return whether a worker runs a task that waits for nothing, or trains."""
+    client = worker.client
+    return worker.task is not None and (not client.blocked or bool(client.leases))

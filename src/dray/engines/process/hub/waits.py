@@ -76,6 +76,9 @@ class Waits(WaitOperations):
         end = self._ask_until(client, question, answer)
         self._streams.when_read(number, count, go_on)
 
+    def on_lend(self, client: Client, question: int) -> None:
+        self._ask_until(client, question, lambda: self._hub.reply(client, question, None))
+
     def _ask_until(
         self, client: Client, question: int, give_up: Callable[[], None]
     ) -> Callable[[], bool]:
