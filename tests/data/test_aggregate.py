@@ -175,6 +175,12 @@ def test_values_of_any_type_come_once() -> None:
     assert [array.tolist() for array in arrays] == [[1, 1], [2, 2]]
 
 
+def test_values_may_come_behind_rows_without_any() -> None:
+    late = dray.data.range(9).map(lambda row: {"x": 0.5 if row["id"] == 8 else None, "y": "a"})
+    assert late.sum() == 0.5
+    assert late.groupby("y").max().take_all() == [{"y": "a", "max(x)": 0.5}]
+
+
 def test_blocks_as_references() -> None:
     try:
         [table] = dray.get(ROWS.to_arrow_refs())

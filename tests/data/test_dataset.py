@@ -61,6 +61,12 @@ def of_polars(_: Path) -> Any:
     return pytest.importorskip("polars").DataFrame(ROWS)  # here: it has a thread from the start
 
 
+def streamed_by_torch(_: Path) -> Any:
+    streams: Any = pytest.importorskip("torch.utils.data").IterableDataset
+    members = {"__iter__": lambda _: iter(ROWS), "__len__": lambda _: len(ROWS)}
+    return type("Rows", (streams,), members)()
+
+
 def parquet(folder: Path) -> str:
     pq.write_table(pa.Table.from_pandas(FRAME), folder / "a.parquet", row_group_size=3)
     return str(folder / "*.parquet")
@@ -92,6 +98,8 @@ def json_list(folder: Path) -> Path:
         lambda _: Stream(),
         of_hugging_face,
         streamed_by_hugging_face,
+        streamed_by_torch,
+        lambda folder: dray.data.from_torch(streamed_by_torch(folder)),
         of_polars,
         parquet,
         csv,
@@ -322,6 +330,9 @@ def test_tensors_of_torch() -> None:
     assert [each.tolist() for each in made] == [[0, 1], [2, 3]]
     with pytest.raises(ConfigError, match="dtypes= is for batches without collate_fn="):
         numbers.iter_torch_batches(collate_fn=dict, dtypes=torch.float32)
+    pairs = dray.data.from_torch([(torch.ones(2), 1)])
+    with pytest.raises(ConfigError, match=r"column 'item' has values that are no arrays.* a tuple"):
+        list(pairs.iter_torch_batches())
     loader = torch.utils.data.DataLoader(numbers.to_torch(batch_size=2), batch_size=None)
     assert len(list(loader)) == 2
 

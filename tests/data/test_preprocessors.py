@@ -161,6 +161,8 @@ def test_categories_lists_words_and_arrays() -> None:
     known = OrdinalEncoder(["kind", "tags"]).fit(lists)
     assert known.transform(lists).take(1) == [{"kind": 1, "tags": [0, 1, 0]}]
     assert known.transform_batch(pd.DataFrame({"kind": ["c"], "tags": [["y"]]})).isna()["kind"][0]
+    late = dray.data.range(9).map(lambda row: {"tags": ["z", "x"] if row["id"] == 8 else None})
+    assert OrdinalEncoder(["tags"]).fit_transform(late).take_all()[8] == {"tags": [1, 0]}
     whole = OrdinalEncoder(["tags"], encode_lists=False).fit_transform(lists)
     assert [row["tags"] for row in whole.take()] == [0, 1]
     counted = MultiHotEncoder(["tags"]).fit_transform(lists).take_batch(2)["tags"]

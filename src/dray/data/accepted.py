@@ -10,7 +10,7 @@ import pyarrow.csv
 
 from dray.data import from_memory, read_api
 from dray.data.dataset import Dataset
-from dray.data.sources.base import IterableSource, RowsSource
+from dray.data.sources.base import IterableSource, RowsSource, is_indexed
 from dray.errors import ConfigError
 
 
@@ -37,7 +37,7 @@ def dataset_of(value: Any, name: str) -> Dataset:
             f"datasets[{name!r}] is a {type(value).__name__}: give its columns as "
             "pyarrow.table(...) or a DataFrame, or one of the datasets in it"
         )
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):  # map-style, as torch has them
+    if is_indexed(value):
         return Dataset(RowsSource(value, f"datasets[{name!r}]"))
     if hasattr(value, "__iter__"):
         return Dataset(IterableSource(value, f"datasets[{name!r}]"))

@@ -32,6 +32,7 @@ from dray.data.sources.base import (
     RangeSource,
     RowsSource,
     TableSource,
+    is_indexed,
 )
 from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError
@@ -199,4 +200,5 @@ def from_torch(dataset: torch.utils.data.Dataset, local_read: bool = False) -> D
         dataset: The dataset.
         local_read: Nothing; Ray's.
     """
-    return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
+    kind = RowsSource if is_indexed(dataset) else IterableSource
+    return Dataset(kind(dataset, f"the {type(dataset).__name__}"))

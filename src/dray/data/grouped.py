@@ -233,6 +233,9 @@ class GroupedData(Generic[P]):
         if chosen is not None:
             return chosen
         schema = self._dataset.arrow_schema()
+        if schema is not None and any(map(pa.types.is_null, schema.types)):
+            none = (block.table.slice(0, 0) for block in self._dataset.blocks())
+            schema = concat([schema.empty_table(), *none]).schema  # further rows may have values
         fields = () if schema is None else schema
         numbers = [field.name for field in fields if is_number(field.type)]
         return [name for name in numbers if name not in self._keys]

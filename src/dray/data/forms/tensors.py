@@ -69,9 +69,16 @@ def _tensor(name: str, array: Array, dtype: torch.dtype | None) -> torch.Tensor:
 def stacked(name: str, array: Array) -> Array:
     """Return arrays of one shape as one array."""
     try:
-        return np.stack([np.asarray(value) for value in array])
+        arrays = [np.asarray(value) for value in array]
     except ValueError as error:
-        shapes = sorted({np.shape(value) for value in array})[:3]
+        raise ConfigError(
+            f"the column {name!r} has values that are no arrays, such as a "
+            f"{type(array[0]).__name__}: make columns of them (map), or give collate_fn"
+        ) from error
+    try:
+        return np.stack(arrays)
+    except ValueError as error:
+        shapes = sorted({each.shape for each in arrays})[:3]
         raise ConfigError(
             f"the column {name!r} has values of different shapes {shapes}: pad them, or give "
             "collate_fn"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, put_column, to_column
@@ -116,12 +117,13 @@ class LabelEncoder(Preprocessor):
 
 def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Value]:
     """Return the values of a column in order, each once; of lists, those that are in them."""
-    schema = ds.arrow_schema()
-    if schema is not None and not pa.types.is_nested(schema.field(name).type):
-        return _ordered(ds.unique(name))
     found: set[Value] = set()
     for block in ds.select_columns([name]).blocks():
-        for value in block.table.column(name).to_pylist():
+        column = block.table.column(name)
+        if not pa.types.is_nested(column.type):
+            found.update(pc.unique(column).to_pylist())
+            continue
+        for value in column.to_pylist():
             found.update(value or () if in_lists else [_hashable(value)])
     return _ordered(found)
 

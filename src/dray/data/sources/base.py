@@ -245,6 +245,12 @@ class Indexed(Protocol):
     def __getitem__(self, index: int, /) -> object: ...
 
 
+def is_indexed(items: object) -> bool:
+    """Return whether an object gives rows by number; iterable-style datasets of torch do not."""
+    streams = any(kind.__name__ == "IterableDataset" for kind in type(items).__mro__)
+    return hasattr(items, "__getitem__") and hasattr(items, "__len__") and not streams
+
+
 class RowsSource(_InPieces):
     """Rows that an object gives by number, such as a torch Dataset."""
 
