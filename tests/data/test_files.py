@@ -118,6 +118,9 @@ def test_options_of_arrow(tmp_path: Path) -> None:
     dray.data.range(3).write_csv(tmp_path / "b", write_options=no_names)
     [file] = os.listdir(tmp_path / "b")
     assert (tmp_path / "b" / file).read_text() == "0\n1\n2\n"
+    with pytest.raises(ConfigError, match=r"CSV cannot hold column 'item', which is list<"):
+        dray.data.from_items([[1], [2, 3]]).write_csv(tmp_path / "c")
+    assert not os.listdir(tmp_path / "c")
 
 
 def test_values_of_columns_become_directories(tmp_path: Path) -> None:
@@ -133,6 +136,11 @@ def test_values_of_columns_become_directories(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["name=n0"]
     with pytest.raises(ConfigError, match="there is no column 'kind'"):
         rows.write_parquet(tmp_path, partition_cols=["kind"])
+    many = dray.data.range(1025).add_column("x", lambda frame: 1)  # more than Arrow writes untold
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    many.write_parquet("memory://many", partition_cols=["id"])
+    assert len(memory.ls("many")) == 1025
+    memory.rm("many", recursive=True)
 
 
 def test_arrays_are_written_and_read(tmp_path: Path) -> None:
@@ -287,6 +295,11 @@ def test_files_of_text_may_be_packed(ending: str, codec: str, tmp_path: Path) ->
     read = getattr(dray.data, f"read_{ending.removesuffix('l')}")
     assert read(tmp_path).take_all() == [{"x": 1}, {"x": 2}] * 2
     assert dataset_of(str(tmp_path / f"1.{name}"), "train").take_all() == [{"x": 1}, {"x": 2}]
+
+
+def test_lists_of_json_may_begin_with_a_mark_of_their_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"x": 1}]', "utf-8-sig")
+    assert dray.data.read_json(tmp_path).take_all() == [{"x": 1}]
 
 
 def test_endings_of_files_ignore_case(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import glob
@@ -288,7 +289,7 @@ def json_source(
             block_bytes *= 2  # and from the beginning again: a stream does not go back
 
     def read_whole(file: pa.NativeFile) -> Table:
-        text = file.read()
+        text = file.read().removeprefix(codecs.BOM_UTF8)
         begun = re.search(rb"\S", text)
         if begun is None:
             return pa.table({})

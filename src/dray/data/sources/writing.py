@@ -24,6 +24,7 @@ from dray.data.sources.target import Target
 from dray.errors import ConfigError
 
 _FILE_ROWS = 1 << 20
+_MOST_PARTITIONS = (1 << 31) - 1  # that Arrow takes
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ def write_partitions(
                 partitioning_flavor="hive",
                 basename_template=f"{place.prefix}{number:06d}-{{i}}.parquet",
                 existing_data_behavior="overwrite_or_ignore",
+                max_partitions=_MOST_PARTITIONS,
                 max_rows_per_file=most,
                 max_rows_per_group=of_group,
             )
@@ -168,7 +170,18 @@ def to_csv(**options: Any) -> Writer:
     """Return a writer of CSV, with options of `pyarrow.csv.CSVWriter`."""
     import pyarrow.csv as csv
 
-    return _of_arrow(functools.partial(csv.CSVWriter, **options))
+    return replace(_of_arrow(functools.partial(csv.CSVWriter, **options)), prepare=_flat)
+
+
+def _flat(table: Table) -> Table:
+    """Return a table, all of whose columns CSV can hold."""
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+            raise ConfigError(
+                f"CSV cannot hold column {name!r}, which is {kind}: drop it (drop_columns), or "
+                "call write_parquet() or write_json()"
+            )
+    return table
 
 
 def _of_arrow(open_writer: Callable[..., Any], at_once: int | None = None) -> Writer:
