@@ -458,12 +458,14 @@ def test_a_file_system_with_folders(
         directory = opened(place)
         commit(directory, report, None, sources[report])
         directory.storage.discard(directory.checkpoints()[0].path) if report else None
+        commit(directory, 2 + report, "latest", sources[report])
         directory.storage.close()
-    (found,) = RunDirectory(place).sound_checkpoints()
-    copy = Path(Checkpoint("runs/run/checkpoint_000001", far).to_directory())
-    assert (copy / "model").read_text() == "new"
-    assert found.path == place / "checkpoint_000001"
-    shutil.rmtree(copy)
+    found = RunDirectory(place).sound_checkpoints()
+    assert [each.path.name for each in found] == ["checkpoint_000001", "latest"]
+    for each in found:
+        copy = Path(Checkpoint(f"runs/run/{each.path.name}", far).to_directory())
+        assert (copy / "sub/more").read_text() == "new"
+        shutil.rmtree(copy)
 
 
 def test_what_is_not_there_need_not_be_deleted(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,11 @@ class RemotePath:
                 f"{self} cannot be made",
                 lambda: self.filesystem.makedirs(self.path, exist_ok=True),
             )
+
+    def make_folders(self, names: Iterable[str]) -> None:
+        """Make this folder and those in it that files of these names lie in; as `make_folder`."""
+        for folder in sorted({os.path.dirname(name) for name in names}):
+            (self / folder if folder else self).make_folder()
 
     def names(self) -> list[str]:
         """Return the names in this folder; none if there is no such folder.

@@ -223,6 +223,7 @@ class ObjectStorage(Storage[RemotePath]):
             )
 
         names = [name for name in source.sizes() if name != MANIFEST]
+        target.make_folders(names)
         with ThreadPoolExecutor(_READERS, "dray-copies") as pool:
             list(pool.map(copy, names))
         (target / MANIFEST).write_bytes((source / MANIFEST).read_bytes())

@@ -34,8 +34,7 @@ def upload(
         sizes = {name: os.stat(os.path.join(source, name)).st_size for name in names}
     if takes_parts(target.filesystem):
         return upload_in_parts(source, target, sizes, checksums=checksums)
-    for folder in sorted({os.path.dirname(name) for name in sizes}):
-        (target / folder if folder else target).make_folder()
+    target.make_folders(sizes)
     # Each file in turn, its parts at once, if they are larger than that; else the files at once.
     large = [name for name, size in sizes.items() if size > PART]
     options = _part_options(target.filesystem)
