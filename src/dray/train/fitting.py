@@ -225,7 +225,7 @@ class Fitting:
         if outcome.state is State.ABORTED:
             name = Path(result.path).name
             advice = f"run again with RunConfig(name={name!r}) to go on from its newest checkpoint"
-            if result.checkpoint is None:
+            if outcome.checkpoint is None:
                 advice = "it has no checkpoint to go on from"
             raise KeyboardInterrupt(f"the run was stopped; {advice}")
         result.return_value = outcome.return_value

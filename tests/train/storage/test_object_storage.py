@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from unittest import mock
 
 import pytest
 
+import dray.train
 from dray.errors import ConfigError, StorageError
-from dray.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
+from dray.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
 from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import place_at
 from dray.train.storage.manifest import Committed, Validation
@@ -318,6 +320,16 @@ def test_growing_files(run: RemotePath) -> None:
     assert warned == [f"{part}: line 1 is damaged or cut short, and left out"]
 
 
+def test_deleted_logs_take_no_metrics_with_them(run: RemotePath) -> None:
+    """The next start writes over nothing of the one whose logs are gone."""
+    steps = itertools.count()
+    for step in range(3):
+        assert fit(lambda: dray.train.report({"step": next(steps)})).metrics == {"step": step}
+        (run / "logs").delete(recursive=True)
+    told = RunDirectory(run).reports(0, lambda record: True)
+    assert [record["metrics"] for record in told] == [{"step": step} for step in range(3)]
+
+
 def test_damage_is_found_in_a_download(
     run: RemotePath, sources: list[Path], tmp_path: Path
 ) -> None:
@@ -369,24 +381,53 @@ def test_an_end_without_a_storage_hides_nothing(
     )
 
 
+def begin_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = mock.Mock(side_effect=OSError("no route to host"))
+    for request in (*CHANGES, "ls", "info", "exists", "cat_file", "find"):
+        monkeypatch.setattr(memory, request, outage)
+
+
+def fit(train: Callable[..., object]) -> Result:
+    return DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(name="run", storage_path="memory://tests", on_mismatch="ignore"),
+    ).fit()
+
+
 def test_a_function_that_fails_while_the_storage_does_is_the_first_cause(
     run: RemotePath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.1")
 
     def train() -> None:
-        outage = mock.Mock(side_effect=OSError("no route to host"))
-        for request in (*CHANGES, "ls", "info", "exists", "cat_file", "find"):
-            monkeypatch.setattr(memory, request, outage)
+        begin_outage(monkeypatch)
         raise LookupError("its own")
 
-    trainer = DataParallelTrainer(
-        train,
-        scaling_config=ScalingConfig(num_workers=0),
-        run_config=RunConfig(name="run", storage_path="memory://tests"),
-    )
     with pytest.raises(LookupError, match="its own"):
-        trainer.fit()
+        fit(train)
+    monkeypatch.undo()
+
+
+def test_what_a_storage_that_is_gone_has_is_not_denied(
+    run: RemotePath, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.1")
+
+    def train() -> None:
+        dray.train.report({"step": 0}, Checkpoint(sources[0]))
+        signal.raise_signal(signal.SIGINT)
+        begin_outage(monkeypatch)
+        dray.train.report({"step": 1})
+
+    with (
+        pytest.warns(match="cannot be written"),
+        pytest.raises(KeyboardInterrupt, match=r"name='run'\) to go on from its newest"),
+    ):
+        fit(train)
+    with pytest.raises(StorageError) as unread:
+        Result.from_path("memory://tests/run")
+    assert str(unread.value).count("cannot be read") == 1
     monkeypatch.undo()
 
 

@@ -180,7 +180,7 @@ class Controller:
             self._clean_up()
         with self._failing_as_controller():
             self._store.secure_rest()
-        self._outcome.state = self._state
+        self._outcome.state, self._outcome.checkpoint = self._state, self._store.newest
         return self._outcome
 
     @contextlib.contextmanager

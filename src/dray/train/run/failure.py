@@ -238,6 +238,7 @@ class Outcome:
     Attributes:
         state: One of the final states, once the run is over.
         error: Exception of `fit()`; the first cause stays it.
+        checkpoint: The newest one of the run.
     """
 
     policy: FailurePolicy
@@ -246,6 +247,7 @@ class Outcome:
     state: State = State.INITIALIZING
     error: BaseException | None = None
     return_value: object = None
+    checkpoint: Place | None = None
 
     def returned(self, ended: Ended) -> None:
         """Take what rank 0's function has returned."""

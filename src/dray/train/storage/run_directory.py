@@ -37,6 +37,8 @@ from dray.user_warnings import warn_user
 # The event of the first checkpoint of a run that has none.
 FIRST_CHECKPOINT = "first checkpoint"
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
+# The folder of an attempt's logs, or a part of a rank's reports in it.
+_OF_ATTEMPT = re.compile(r"(?:attempt-|rank-\d+\.)(\d+)")
 
 
 class RunDirectory:
@@ -132,6 +134,8 @@ class RunDirectory:
         path = self.path / RUN
         try:
             return unseal(content_of(path))
+        except StorageError:  # of a storage far away, in words
+            raise
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NoRunError(
                 f"{self.path} is not a run's directory: it has no run.json. Give the path "
@@ -159,11 +163,9 @@ class RunDirectory:
         return next((event["checkpoint"] for event in of_firsts), None)
 
     def next_attempt(self) -> int:
-        """Return the number that the next start of workers gets."""
-        attempts = [
-            int(m[1]) for e in self.storage.names(LOGS) if (m := re.match(r"attempt-(\d+)$", e))
-        ]
-        return max(attempts, default=-1) + 1
+        """Return the number that the next start of workers gets, which no earlier one had."""
+        names = [*self.storage.names(LOGS), *self.storage.names(METRICS)]
+        return max((int(m[1]) for name in names if (m := _OF_ATTEMPT.match(name))), default=-1) + 1
 
     def checkpoints(self) -> list[Committed]:
         """Return the committed checkpoints, oldest first; without a sound manifest, only warn."""
