@@ -248,10 +248,14 @@ def test_max_concurrency_limits_an_async_actor() -> None:
     class Narrow:
         def __init__(self) -> None:
             self.inside = self.most = 0
+            self.two = asyncio.Event()
 
         async def enter(self) -> int:
             self.inside += 1
             self.most = max(self.most, self.inside)
+            if self.inside == 2:
+                self.two.set()
+            await self.two.wait()
             for _ in range(5):
                 await asyncio.sleep(0.001)
             self.inside -= 1

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -331,18 +332,20 @@ def test_no_worker_stays_when_an_iteration_ends_early(core_engine: str, tmp_path
 def test_a_slow_function_beside_idle_cores_is_advised_to_have_workers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    seconds = [0.0]
+
     def slow(batch: Batch) -> Batch:
-        time.sleep(0.005)
+        seconds[0] += 5
         return batch
 
-    monkeypatch.setattr(advice, "SLOW_S", 0.02)
+    monkeypatch.setattr(advice, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
     rows = dray.data.range(100).map_batches(slow, batch_size=10)
     for batch in rows.iter_batches(batch_size=10, prefetch_batches=0):
         del batch
-        time.sleep(0.05)  # the reader is slower, so nobody waits for the function
+        seconds[0] += 50  # the reader is slower, so nobody waits for the function
     assert "concurrency" not in caplog.text
     rows.materialize()
-    assert caplog.text.count("map_batches(slow) has taken") == 1
+    assert caplog.text.count("map_batches(slow) has taken 25 s") == 1
     assert "has it run in as many" in caplog.text
 
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from dray.errors import (
 )
 from dray.util.placement_group import placement_group, remove_placement_group
 from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.support.gates import Gate, until
+from tests.support.gates import PATIENCE_S, Gate, until
 
 
 @pytest.fixture(autouse=True)
@@ -44,21 +43,28 @@ def runtime() -> DriverRuntime:
 
 
 def test_a_result_counts_though_its_process_ends_before_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, gate: Gate
 ) -> None:
-    received = Inbox.receive_raw
+    received, on_exit = Inbox.receive_raw, DriverRuntime._on_exit
+    ended = threading.Event()
+
+    def tell(self: DriverRuntime, *arguments: Any) -> None:
+        on_exit(self, *arguments)
+        ended.set()
 
     def late(self: Inbox, flags: int = 0) -> list[memoryview] | None:
         frames = received(self, flags)
         if any(b"done" in bytes(frame) for frame in frames or ()):
-            time.sleep(0.3)  # the thread that reads is held up here
+            gate.open()
+            assert ended.wait(PATIENCE_S)  # the thread that reads is held up here
         return frames
 
     @dray.remote(max_retries=0)
     def last_words() -> str:
-        threading.Timer(0.05, lambda: os._exit(1)).start()
+        threading.Thread(target=lambda: (gate.wait(), os._exit(1))).start()
         return "a result"
 
+    monkeypatch.setattr(DriverRuntime, "_on_exit", tell)
     dray.init(num_cpus=1, log_to_driver=False)
     monkeypatch.setattr(Inbox, "receive_raw", late)
     assert dray.get(last_words.remote()) == "a result"

@@ -310,7 +310,7 @@ def test_a_connection_of_the_users_own_may_be_made_again(tmp_path: Path, cluster
     script = write(
         tmp_path / "script.py",
         """
-        import dray, ray, time
+        import dray, ray
         def connect():
             ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR")
         @dray.remote
@@ -324,9 +324,11 @@ def test_a_connection_of_the_users_own_may_be_made_again(tmp_path: Path, cluster
         ray.shutdown()
         connect()
         print(">", dray.get(seven.remote()), fit(lambda: 3).return_value)
+        trains = os.environ["STORAGE"] + "/trains"
+        os.mkfifo(trains)
+        threading.Thread(target=lambda: (open(trains).close(), ray.shutdown())).start()
         try:
-            threading.Timer(4, ray.shutdown).start()
-            fit(lambda: time.sleep(100))
+            fit(lambda: (open(trains, "w").close(), threading.Event().wait()), workers=1)
         except dray.errors.DrayError as error:
             print(">", str(error).splitlines()[0])
         dray.shutdown()
