@@ -449,18 +449,6 @@ def test_a_node_that_is_not_there() -> None:
         )
 
 
-def test_spread_uses_all_nodes(gate: Gate) -> None:
-    @dray.remote(scheduling_strategy="SPREAD")
-    def where(gate: Gate) -> str:
-        gate.pass_through()
-        return dray.get_runtime_context().get_node_id()
-
-    refs = [where.remote(gate) for _ in range(2)]
-    gate.heard(2)
-    gate.open()
-    assert len(set(dray.get(refs))) == 2
-
-
 # Resources, and what code knows of its place.
 
 

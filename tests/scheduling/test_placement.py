@@ -47,11 +47,15 @@ def model_fill(
     left = {index: capacities[index].copy() for index in nodes}
     used: Counter[int] = Counter()
 
-    def order_key(index: int) -> tuple[int, int, bool]:
-        if demand.strategy.endswith("SPREAD"):
-            cpus = left[index].quantities.get("CPU", 0)
-            return used[index], -cpus, wastes(demand, left[index])
-        return -used[index], 0, wastes(demand, left[index])
+    def order_key(index: int) -> tuple[int, int, bool, int]:
+        each, wasteful = left[index], wastes(demand, left[index])
+        if not demand.strategy.endswith("SPREAD"):
+            return -used[index], 0, wasteful, 0
+        cpus = each.quantities.get("CPU", 0)
+        if len(demand.bundles) > 1:
+            return used[index], -cpus, False, 0
+        names = {name for name, _ in demand.bundles[0].quantities}
+        return 0, -cpus if "CPU" in names else 0, bool(names) and wasteful, each.last_taken
 
     chosen = [-1] * len(demand.bundles)
     for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up an
 
 # No cluster has as much of anything, not even bytes.
 _MOST = 1e30
+
+_turns = itertools.count(1)
 
 Quantities = dict[str, int]
 
@@ -139,16 +142,18 @@ class Capacity:
 
     Attributes:
         quantities: Name to units; of devices the sum.
+        last_taken: Turn in which something was last taken, be it nothing at all; 0 is never.
 
     Args:
         devices: The names among these whose quantities are devices.
     """
 
-    __slots__ = ("devices", "quantities")
+    __slots__ = ("devices", "last_taken", "quantities")
 
     def __init__(self, quantities: Mapping[str, int], devices: Iterable[str] = ()) -> None:
         self.quantities: Quantities = dict(quantities)
         self.devices = {name: DevicePool.of(quantities[name]) for name in devices}
+        self.last_taken = 0
 
     def fits(self, wanted: Iterable[tuple[str, int]]) -> bool:
         """Return whether there is as much as wanted."""
@@ -203,6 +208,8 @@ class Capacity:
         sign: int,
     ) -> None:
         """Take quantities and parts of devices, if the sign is -1, or give them back."""
+        if sign < 0:
+            self.last_taken = next(_turns)
         for name, units in quantities:
             self.quantities[name] = self.quantities.get(name, 0) + sign * units
         for name, chosen in parts.items():
@@ -218,4 +225,5 @@ class Capacity:
         """Return another one, of the same state."""
         capacity = Capacity(self.quantities)
         capacity.devices = {name: devices.copy() for name, devices in self.devices.items()}
+        capacity.last_taken = self.last_taken
         return capacity
