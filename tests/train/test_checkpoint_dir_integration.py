@@ -94,22 +94,38 @@ def test_what_is_not_reported_is_deleted(process_engine: None, storage: Path) ->
         dray.train.checkpoint_dir()
 
 
-def test_what_a_killed_rank_leaves_is_cleared_away(process_engine: None, storage: Path) -> None:
-    def train() -> list[str]:
-        if dray.train.get_checkpoint() is None:
-            with dray.train.checkpoint_dir() as path:
-                write(path, "model")
-                dray.train.report({"step": 0}, Checkpoint(path))
-            with dray.train.checkpoint_dir() as path:
-                write(path, "model")
-                if rank() == 1:
-                    dray.train.report({"step": 1}, Checkpoint(path))
-                os.kill(os.getpid(), signal.SIGKILL)
-        return hidden(storage)
+@pytest.mark.parametrize("far", [False, True])
+def test_what_a_killed_rank_leaves_is_cleared_away(
+    process_engine: None, storage: Path, far: bool
+) -> None:
+    """Also in the temporary directory, where checkpoints wait for their upload."""
+    made = storage.parent / "made"
 
-    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    def train() -> list[str]:
+        with dray.train.checkpoint_dir() as path:
+            if dray.train.get_checkpoint() is not None:
+                return [each for each in made.read_text().split() if os.path.exists(each)]
+            write(path, "model")
+            dray.train.report({"step": 0}, Checkpoint(path))
+        with dray.train.checkpoint_dir() as path:
+            write(path, "model")
+            with open(made, "a", encoding="utf-8") as file:
+                file.write(f"{path}\n")
+            if rank() == 1:
+                dray.train.report({"step": 1}, Checkpoint(path))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    files = {}
+    if far:
+        dirfs = pytest.importorskip("fsspec.implementations.dirfs")
+        local = pytest.importorskip("fsspec.implementations.local")
+        files["storage_filesystem"] = dirfs.DirFileSystem("/", local.LocalFileSystem())
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1), **files)
+    assert made.read_text()
     assert result.return_value == []
     assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 0}]
+    assert not hidden(storage)
 
 
 def test_files_that_are_also_elsewhere_stay_there(process_engine: None, storage: Path) -> None:

@@ -345,6 +345,22 @@ def test_damage_is_found_in_a_download(
     directory.storage.close()
 
 
+def test_a_download_that_the_system_has_thinned_out_is_made_anew(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    directory = opened(run)
+    commit(directory, 0, None, sources[0])
+    checkpoint = Checkpoint("memory://tests/run/checkpoint_000000")
+    with checkpoint.as_directory() as path:
+        os.remove(f"{path}/sub/more")  # as systemd-tmpfiles does with what nobody reads
+    with checkpoint.as_directory() as path:
+        assert Path(path, "sub/more").read_text() == "old"
+        at = os.stat(path).st_ino
+    with checkpoint.as_directory() as path:
+        assert os.stat(path).st_ino == at
+    directory.storage.close()
+
+
 def test_models_of_checkpoints_far_away(run: RemotePath) -> None:
     torch = pytest.importorskip("torch")
     from dray.train.torch import TorchCheckpoint

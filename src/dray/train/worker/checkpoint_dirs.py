@@ -11,11 +11,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
 from dray.train.storage.base import Storage
 from dray.train.storage.local_storage import STAGING
+from dray.train.storage.remote.downloads import own_directory
 
 
 class CheckpointDirs:
@@ -32,6 +34,8 @@ class CheckpointDirs:
         self._made: set[str] = set()
         self._left: set[str] = set()  # those of them that nobody writes to any more
         self._taken: set[str] = set()  # those of a report that has not ended
+        self._own: Path | None = None  # a directory for them, where they do not lie in the run's
+        self._ends = contextlib.ExitStack()
 
     def make(self) -> str:
         """Make an empty directory.
@@ -41,7 +45,10 @@ class CheckpointDirs:
         """
         with StorageError.instead("no directory for a checkpoint can be made"):
             if self._storage.in_place:
-                path = tempfile.mkdtemp(prefix="dray-checkpoint-")
+                if self._own is None:
+                    self._own, delete = own_directory()
+                    self._ends.callback(delete)
+                path = tempfile.mkdtemp(prefix="checkpoint-", dir=self._own)
             else:
                 name = f"{STAGING}rank-{self._rank:05d}-{os.urandom(4).hex()}"
                 path = os.path.join(self._run, name)
@@ -88,3 +95,4 @@ class CheckpointDirs:
         """Delete all."""
         for path in [*self._made, *self._taken]:
             self.delete(path)
+        self._ends.close()

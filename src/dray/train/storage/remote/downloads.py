@@ -2,12 +2,13 @@
 
 A directory of the user's own, in the system's temporary one, keeps them under names made from
 their contents. Who reads one holds its lock shared; who downloads another deletes those that nobody
-reads.
+reads. Beside them are the directories in which processes write checkpoints that are to be uploaded.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -15,7 +16,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from dray.errors import StorageError
@@ -81,44 +82,72 @@ def downloaded(place: RemotePath) -> Iterator[Path]:
     known = [str(place), sorted(sizes.items()), sorted(committed.files.items())]
     key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
     cache = _cache()
+    target = cache / key
+    copy = dataclasses.replace(committed, path=target)
+
+    def is_whole() -> bool:  # the system may delete old files of a temporary directory
+        return target.exists() and copy.damaged_size() is None
 
     def fill() -> None:
+        _delete_unheld(lock for lock in cache.glob("*.lock") if lock.stem != key)
         partial = cache / f"{key}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
+        for rest in (partial, target):
+            shutil.rmtree(rest, ignore_errors=True)
         try:
             partial.mkdir()
             _fetch(place, partial, sizes, committed)
-            partial.rename(cache / key)
+            partial.rename(target)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
     with StorageError.instead(f"checkpoints cannot be downloaded into {cache}"):
-        lock = _hold(cache, key, fill)
+        lock = _hold(target, is_whole, fill)
     try:
-        yield cache / key
+        yield target
     finally:
         os.close(lock)
 
 
-def _hold(cache: Path, key: str, fill: Callable[[], None]) -> int:
-    """Return a shared lock on a directory that is there, made by `fill` if need be.
+def _hold(target: Path, is_whole: Callable[[], bool], fill: Callable[[], None]) -> int:
+    """Return a shared lock on a directory that is whole, made by `fill` if need be.
 
     Who waits for others holds no lock that they may wait for: a rank that reads a checkpoint may
     well be waited for by one that wants to.
     """
     while True:
-        lock = _locked(cache / f"{key}.lock", fcntl.LOCK_SH)
-        if (cache / key).exists():
+        lock = _locked(target.with_suffix(".lock"), fcntl.LOCK_SH)
+        if is_whole():
             return lock
         os.close(lock)
-        filling = _locked(cache / "filling", fcntl.LOCK_EX)
+        filling = _locked(target.with_name("filling"), fcntl.LOCK_EX)
         try:
-            if not (cache / key).exists():
-                _make_room(cache, key)
+            if not is_whole():
                 fill()
         finally:
             os.close(filling)
+
+
+def own_directory() -> tuple[Path, Callable[[], None]]:
+    """Make a directory for this process; of killed ones, who makes the next one deletes it.
+
+    Returns:
+        The directory, and what deletes it, unless forks of the process may use it still.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    cache = _cache()
+    _delete_unheld(cache.glob("own-*.lock"))
+    own = cache / f"own-{os.urandom(8).hex()}"
+    lock = _locked(own.with_suffix(".lock"), fcntl.LOCK_EX)
+    own.mkdir()
+
+    def delete() -> None:
+        os.close(lock)
+        _delete_unheld([own.with_suffix(".lock")])
+
+    return own, delete
 
 
 def _cache() -> Path:
@@ -162,18 +191,16 @@ def _is_at(lock: int, path: Path) -> bool:
     return (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
 
 
-def _make_room(cache: Path, key: str) -> None:
-    """Delete the downloads that nobody reads, but for one."""
-    for path in cache.glob("*.lock"):
-        if path.stem == key:
-            continue
+def _delete_unheld(locks: Iterable[Path]) -> None:
+    """Delete the directories of those locks that nobody holds."""
+    for path in locks:
         try:
             lock = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             continue
         try:
-            shutil.rmtree(cache / path.stem, ignore_errors=True)
-            shutil.rmtree(cache / f"{path.stem}.partial", ignore_errors=True)
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            shutil.rmtree(path.with_suffix(".partial"), ignore_errors=True)
             path.unlink()
         finally:
             os.close(lock)
