@@ -381,8 +381,8 @@ def test_a_call_for_a_concurrency_group_that_the_actor_lacks_fails(
         def meet(self) -> str:
             return "met"
 
-    made = Grouped.remote()
-    for grouped in (made, dray.get(dray.put(made))):
+    made = Grouped.options(name="grouped").remote()
+    for grouped in (made, dray.get(dray.put(made)), dray.get_actor("grouped")):
         with pytest.raises(ConfigError, match="no concurrency group 'nowhere'"):
             dray.get(grouped.meet.options(concurrency_group="nowhere").remote())
         assert dray.get(grouped.meet.remote()) == "met"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dray.engines.ray import ray_options
@@ -21,18 +21,16 @@ from dray.engines.runtime import (
     no_concurrency_group,
 )
 
+# Begins the name of a method, all that a handle which was found by name knows of its class; the
+# concurrency groups follow, a line each.
+_GROUPS = "__dray_concurrency_groups__"
+
 
 class RayObject(OfConnection, ActorBackend):
-    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
+    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels."""
 
-    Args:
-        groups: The actor's concurrency groups; None if they are not known, as of one that was found
-            by its name.
-    """
-
-    def __init__(self, handle: Any, groups: frozenset[str] | None = None) -> None:
+    def __init__(self, handle: Any) -> None:
         super().__init__(handle)
-        self._groups = groups
         self.class_name = handle._ray_actor_creation_function_descriptor.class_name
 
     @functools.cached_property
@@ -45,15 +43,12 @@ class RayObject(OfConnection, ActorBackend):
         return {
             name: _given(handle, name)
             for name in handle._ray_method_signatures
-            if name not in NOT_METHODS
+            if name not in NOT_METHODS and not name.startswith(_GROUPS)
         }
 
     def bind(self, method: str, options: CallOptions) -> Submit:
         name = f"{self.class_name}.{method}"
-        group = options.concurrency_group
-        if group and self._groups is not None and group not in self._groups:
-            # Ray would abort the actor's process.
-            raise no_concurrency_group(f"actor {self.class_name}", group, self._groups)
+        self._check_group(options.concurrency_group)
         try:
             own = getattr(self.rays, method)
             submit = own.options(**ray_options.of_call(method, options)).remote
@@ -70,13 +65,30 @@ class RayObject(OfConnection, ActorBackend):
 
         return call
 
+    def _check_group(self, asked: str | None) -> None:
+        """Refuse a concurrency group that is not there, for which Ray would abort the actor."""
+        if not asked:
+            return
+        for name in self._rays._ray_method_signatures:
+            if name.startswith(_GROUPS) and asked not in (groups := name.split("\n")[1:]):
+                raise no_concurrency_group(f"actor {self.class_name}", asked, groups)
+
     @property
     def actor_id(self) -> str:
         text: str = self._rays._actor_id.hex()
         return text
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RayObject, (self.rays, self._groups))
+        return (RayObject, (self.rays,))
+
+
+def tell_groups(kind: type, groups: Iterable[str]) -> None:
+    """Have all handles of a class's actors know the concurrency groups."""
+    setattr(kind, "\n".join([_GROUPS, *groups]), _tell)
+
+
+def _tell(self: object) -> None:
+    """Do nothing: this method's name tells all."""
 
 
 def _given(handle: Any, method: str) -> Described:

@@ -19,7 +19,7 @@ from ray.util.placement_group import (
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray import cluster, ray_options
-from dray.engines.ray.actor_handles import RayObject
+from dray.engines.ray.actor_handles import RayObject, tell_groups
 from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
@@ -116,8 +116,7 @@ class RayRuntime(Runtime):
 
         def call(args: Args, kwargs: Kwargs) -> ActorBackend:
             try:
-                handle = create(*bare(args), **bare_named(kwargs))
-                return RayObject(handle, frozenset(options.concurrency_groups))
+                return RayObject(create(*bare(args), **bare_named(kwargs)))
             except Exception as error:
                 raise refused(error, name, kind, args, kwargs) from error
 
@@ -339,6 +338,7 @@ def _class(
             marked = inspect.getattr_static(kind, name)
             ray.method(**ray_options.of_method(given))(getattr(marked, "__func__", marked))
     kind = with_portable_methods(kind)
+    tell_groups(kind, dict(concurrency_groups))
     if shows:
         kind = gpu_variables.showing_actor(kind)
     if concurrency_groups:
