@@ -314,7 +314,8 @@ class RayEngine(Engine):
         """Tell an actor how its process has ended, which is how a call of it fails."""
 
         def told(future: Future[Any]) -> None:
-            error = future.exception()
+            # Once the connection is closed, Ray says that the owner of its actors has died.
+            error = EngineError(_LOST) if self.lost else future.exception()
             if isinstance(error, ActorUnavailableError):  # Ray has not heard yet why
                 self._reader.run(lambda: self._ask_again(actor, handle))
             else:
