@@ -17,6 +17,7 @@ import pytest
 
 import dray
 from dray.errors import ConfigError, GetTimeoutError
+from dray.util import placement_group, remove_placement_group
 from tests.support.gates import PATIENCE_S, Gate
 
 pytestmark = pytest.mark.usefixtures("core_engine")
@@ -263,8 +264,15 @@ def test_a_time_limit_ends_a_wait(gate: Gate, request: pytest.FixtureRequest) ->
     before = signal.signal(signal.SIGALRM, end)
     request.addfinalizer(lambda: signal.signal(signal.SIGALRM, before))
     ref, generator = held.remote(gate, "value"), items.remote()
+    holder, group = placement_group([{"special": 2}]), placement_group([{"special": 1}])
+    request.addfinalizer(lambda: [remove_placement_group(one) for one in (group, holder)])
     gate.heard()
-    for wait in (lambda: dray.get(ref), lambda: dray.wait([ref]), lambda: next(generator)):
+    for wait in (
+        lambda: dray.get(ref),
+        lambda: dray.wait([ref]),
+        lambda: next(generator),
+        lambda: group.wait(2 * PATIENCE_S),
+    ):
         with pytest.raises(TimeLimit):  # noqa: PT012 (as the time may be over at once)
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             wait()

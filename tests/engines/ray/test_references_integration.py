@@ -15,7 +15,8 @@ pytestmark = [
 ]
 
 PROGRAM = """
-import dray, os, threading
+import asyncio, dray, os, signal, sys, threading
+from dray.util import placement_group
 
 @dray.remote
 def count():
@@ -30,6 +31,11 @@ class Counter:
 def sleep():
     threading.Event().wait()
 
+@dray.remote
+def late():
+    threading.Event().wait()
+    yield
+
 async def wait_for(ref):
     return await ref
 
@@ -38,9 +44,10 @@ def start():
 
 def tried(name, ask):
     try:
-        print(">", name, ask())
+        told = str(ask())
     except BaseException as error:
-        print(">", name, type(error).__name__, str(error).replace("\\n", " "))
+        told = type(error).__name__ + " " + str(error).replace("\\n", " ")
+    sys.stdout.write(f"> {name} {told}\\n")
 """
 
 
@@ -49,7 +56,6 @@ def test_what_an_ended_session_has_left_is_refused(tmp_path: Path, cluster: Clus
         tmp_path / "script.py",
         PROGRAM
         + """
-import asyncio
 start()
 old, ref, numbers = Counter.remote(), dray.put(1), count.remote()
 add = old.add
@@ -76,4 +82,44 @@ print(dray.get(new.add.remote(7)))
         assert " ObjectLostError " in line
         assert "belongs to a session that has ended" in line
     assert "kill ObjectLostError Actor(Counter, " in said[-1]
+    assert done.stdout.splitlines()[-1] == "7"
+
+
+def test_who_waits_hears_of_a_shutdown_in_another_thread(tmp_path: Path, cluster: Cluster) -> None:
+    script = write(
+        tmp_path / "script.py",
+        PROGRAM
+        + """
+start()
+placement_group([{"special": 2}]).wait()
+ref, group = sleep.remote(), placement_group([{"special": 1}])
+waits = {
+    "get": lambda: dray.get([ref, ref]),
+    "get for long": lambda: dray.get(ref, timeout=100),
+    "wait": lambda: dray.wait([ref]),
+    "next": lambda: next(late.remote()),
+    "future": ref.future().result,
+    "await": lambda: asyncio.run(wait_for(ref)),
+    "group": lambda: group.wait(100),
+}
+threads = [threading.Thread(target=tried, args=named) for named in waits.items()]
+for thread in threads:
+    thread.start()
+threading.Timer(1, dray.shutdown).start()
+tried("main thread", lambda: dray.get(ref))
+for thread in threads:
+    thread.join()
+start()
+signal.signal(signal.SIGALRM, lambda *_: dray.shutdown())
+signal.setitimer(signal.ITIMER_REAL, 1)
+tried("handler", lambda: dray.get(sleep.remote()))
+start()
+print(dray.get(Counter.remote().add.remote(7)))
+""",
+    )
+    done = run(script, tmp_path, CLUSTER=cluster.address)
+    told = "EngineError dray.shutdown() was called; what was waited for will not come"
+    said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
+    assert len(said) == 9, done.stderr
+    assert [line for line in said if not line.endswith(told)] == []
     assert done.stdout.splitlines()[-1] == "7"

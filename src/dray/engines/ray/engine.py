@@ -48,7 +48,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from dray.engines.ray import cluster
+from dray.engines.ray import cluster, waits
 from dray.engines.ray.bundles import PlacedBundles, resources_of
 from dray.engines.ray.connect import connect, own_connection
 from dray.engines.ray.reservations import Reservations
@@ -378,7 +378,7 @@ class RayEngine(Engine):
         with self._connection():
             self._connected = False
             if self._owns_connection and not self.lost:
-                ray.shutdown()
+                waits.shut_down()
 
 
 @functools.cache

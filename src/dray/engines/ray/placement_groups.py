@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,11 @@ from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.ray.errors import translate
 from dray.engines.ray.references import RayRef, show_as
+from dray.engines.ray.waits import hear_signals
 from dray.engines.runtime import GROUP_REMOVED, Described, Group
 from dray.errors import ConfigError
 
-# Ray waits for whole seconds, and has no way to say "without limit".
-_LONG_S = 3600
+_STEP_S = 1  # Ray waits for whole seconds
 # For how long a group that was there is taken to be there still.
 _FRESH_S = 5.0
 
@@ -48,20 +49,28 @@ class RayGroup(Group):
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all bundles are set aside; return whether they are."""
+        # Ray hears of nothing as it waits for a group, so it has to come back.
+        for _ in itertools.count() if timeout_s is None else range(int(timeout_s)):
+            with hear_signals():
+                there = self._wait(_STEP_S)
+            if there or self._removed:
+                return there
+        with hear_signals():
+            return self._wait((timeout_s or 0) % _STEP_S)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait for one step, or for less."""
         try:
-            if timeout_s is None:
-                while not self.ray_group.wait(_LONG_S):
-                    pass
-                return True
-            if timeout_s and timeout_s == math.floor(timeout_s):
-                return bool(self.ray_group.wait(int(timeout_s)))
-            if timeout_s and not self._is_there():
-                ray.wait([self.ray_group.ready()], timeout=timeout_s)
+            if seconds == _STEP_S:
+                return bool(self.ray_group.wait(_STEP_S))
+            if seconds and not self._is_there():
+                ray.wait([self.ray_group.ready()], timeout=seconds)
             return self._is_there()  # the reference is ready also when the group is gone
         except Exception as error:
-            if "does not exist" in str(error):  # it was removed; Ray has no type of its own for it
-                return False
-            raise translate(error) from error
+            if "does not exist" not in str(error):  # Ray has no type of its own for it
+                raise translate(error) from error
+            self._removed = True
+            return False
 
     def _is_there(self) -> bool:
         """Return whether all bundles are set aside now."""

@@ -13,8 +13,8 @@ from ray.exceptions import RayError
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.connect import own_connection
-from dray.engines.ray.errors import raise_result, result_error
-from dray.engines.ray.waits import hear_signals
+from dray.engines.ray.errors import result_error
+from dray.engines.ray.waits import ends_with_session, hear_signals
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, Returned
@@ -56,10 +56,10 @@ class RayRef(OfConnection, ObjectRef):
         return binary
 
     def future(self) -> Future[Any]:
-        answer: Future[Any] = Future()
+        answer = ends_with_session(Future())
 
         def pass_on(done: Future[Any]) -> None:
-            if not answer.set_running_or_notify_cancel():
+            if answer.done() or not answer.set_running_or_notify_cancel():
                 return
             error = done.exception()
             if error is None:
@@ -71,11 +71,7 @@ class RayRef(OfConnection, ObjectRef):
         return answer
 
     def __await__(self) -> Generator[object, None, Any]:
-        try:
-            value = yield from self.rays.__await__()
-        except RayError as error:
-            raise_result(error)
-        return shown(value)
+        return self.as_future().__await__()
 
     def __eq__(self, other: object) -> bool:
         return type(other) is RayRef and bool(other._rays == self._rays)

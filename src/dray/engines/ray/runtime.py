@@ -24,7 +24,14 @@ from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
 from dray.engines.ray.portable_errors import with_portable_errors, with_portable_methods
-from dray.engines.ray.references import RayRef, bare, bare_named, ray_refs, shown, wrapper
+from dray.engines.ray.references import (
+    RayRef,
+    bare,
+    bare_named,
+    ray_refs,
+    shown,
+    wrapper,
+)
 from dray.engines.ray.status import status
 from dray.engines.ray.waits import hear_signals
 from dray.engines.ray.workers import gpu_variables
@@ -153,8 +160,8 @@ class RayRuntime(Runtime):
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        bare_refs = ray_refs(refs)
         with hear_signals():
+            bare_refs = ray_refs(refs)
             found, _ = ray.wait(
                 bare_refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch
             )

@@ -3,18 +3,26 @@
 Ray leaves a wait as a handler raises KeyboardInterrupt or SystemExit. Of any other exception, such
 as that of a time limit, it takes no notice: it waits on, and then loses it or raises SystemError.
 So while the main thread waits, handlers that raise something else raise KeyboardInterrupt for Ray.
+
+As Ray shuts down it frees what its waits look at: they hang then, or end the process. So all leave
+their waits before it does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
 import ray
+from ray import _raylet
 
 from dray.errors import EngineError
 
@@ -24,6 +32,13 @@ _SIGNALS = tuple(
     for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP")
     if hasattr(signal, name)
 )
+# Within which threads leave their waits: Ray looks once in a second whether they are to.
+_LEAVING_S = 5.0
+
+_changed = threading.Condition()
+_waits: Counter[int] = Counter()  # of each thread, by its id
+_ending: int | None = None  # the thread that shuts Ray down
+_futures: WeakSet[Future[Any]] = WeakSet()  # of values that are not there yet
 
 
 class _Stand:
@@ -35,7 +50,10 @@ class _Stand:
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
         try:
-            return self.handler(number, frame)
+            answer = self.handler(number, frame)
+            if _ends_here():
+                raise _shut_down()
+            return answer
         except Exception as error:
             self.raised = error
             raise KeyboardInterrupt from error
@@ -46,14 +64,15 @@ def hear_signals() -> Iterator[None]:
     """Wait for Ray in a `with` statement, where handlers and `shutdown()` are heard.
 
     Raises:
-        EngineError: Another thread has called `shutdown()`, for which Ray exits.
+        EngineError: Another thread has called `shutdown()`.
     """
     stands: dict[int, _Stand] = {}
     try:
         try:
             if threading.current_thread() is threading.main_thread():
                 _stand_in(stands)
-            yield
+            with _counted():
+                yield
         finally:
             for number, stand in stands.items():
                 if signal.getsignal(number) is stand:  # else the handler has set another one
@@ -64,9 +83,9 @@ def hear_signals() -> Iterator[None]:
             raise
         raise raised from raised.__cause__
     except SystemExit:
-        if ray.is_initialized():
+        if ray.is_initialized() and _ending is None:
             raise
-        raise EngineError("dray.shutdown() was called; what was waited for will not come") from None
+        raise _shut_down() from None
 
 
 def _stand_in(stands: dict[int, _Stand]) -> None:
@@ -75,3 +94,69 @@ def _stand_in(stands: dict[int, _Stand]) -> None:
         if callable(handler) and handler is not signal.default_int_handler:
             stands[number] = _Stand(handler)
             signal.signal(number, stands[number])
+
+
+@contextlib.contextmanager
+def _counted() -> Iterator[None]:
+    me = threading.get_ident()
+    with _changed:
+        if _ending is not None:
+            raise _shut_down()
+        _waits[me] += 1
+    try:
+        yield
+    finally:
+        with _changed:
+            _waits[me] -= 1
+            if not _waits[me]:
+                del _waits[me]
+                _changed.notify_all()
+        if _ends_here():
+            shut_down()
+
+
+def _ends_here() -> bool:
+    """Return whether this thread has a shutdown to finish as it leaves its wait."""
+    return _ending == threading.get_ident()
+
+
+def _shut_down() -> EngineError:
+    return EngineError("dray.shutdown() was called; what was waited for will not come")
+
+
+def ends_with_session(future: Future[Any]) -> Future[Any]:
+    """Return a future that Ray sets, and that learns of `shutdown()`."""
+    _futures.add(future)
+    return future
+
+
+class _EndingInterpreter:
+    """A `sys` for Ray that has those leave who wait, as if the program ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+    def is_finalizing(self) -> bool:
+        return threading.get_ident() in _waits or sys.is_finalizing()
+
+
+def shut_down() -> None:
+    """Shut Ray down once all who wait for it have left.
+
+    A wait that a signal's handler has interrupted to call this one does it as it ends.
+    """
+    global _ending
+    with _changed:
+        _ending = threading.get_ident()
+        if _ending in _waits:
+            return
+        vars(_raylet)["sys"] = _EndingInterpreter()
+        _changed.wait_for(lambda: not _waits, _LEAVING_S)
+        vars(_raylet)["sys"] = sys
+    try:
+        for future in list(_futures):
+            with contextlib.suppress(InvalidStateError):  # it has come just now
+                future.set_exception(_shut_down())
+        ray.shutdown()
+    finally:
+        _ending = None
