@@ -325,20 +325,21 @@ def test_what_was_bound_to_a_group_does_not_run_once_it_is_removed(zones: str) -
         kind.remote()
 
 
-def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) -> None:
+def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate) -> None:
     group = placement_group([{"CPU": 1}, {"special": 1, "CPU": 1}])
     dray.get(group.ready(), timeout=PATIENCE_S)
     actor = Special.options(**within(group, 1)).remote()
     dray.get(actor.node.remote())
-    running = held.options(max_retries=0, **within(group, 0)).remote(gate)
+    running = held.options(**within(group, 0)).remote(gate)
     gate.heard()
-    waiting = held.options(max_retries=0, **within(group, 0)).remote(gate)
-    # Ray forgets what it has just heard of.
-    assert dray.wait([waiting], timeout=2 if zones == "ray" else 0.3)[0] == []
+    waiting, _ = held.options(num_returns=2, **within(group, 0)).remote(gate)
+    assert dray.wait([waiting], timeout=0.3)[0] == []
     remove_placement_group(group)
     for ref in (running, waiting):
-        with pytest.raises(EngineError):
+        with pytest.raises(GroupRemovedError):
             dray.get(ref, timeout=PATIENCE_S)
+    with pytest.raises(GroupRemovedError):
+        running.future().result()
     until(lambda: gone(actor.node))
     until(lambda: dray.available_resources().get("special") == 2)
 

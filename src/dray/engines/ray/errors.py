@@ -218,9 +218,8 @@ def result_error(error: BaseException) -> DrayError:
     return translate(error, _RESULTS)
 
 
-def raise_result(error: BaseException) -> NoReturn:
-    """Raise what stands for an error of Ray's."""
-    translated = result_error(error)
+def raise_result(translated: DrayError, error: BaseException) -> NoReturn:
+    """Raise the error of dray's that stands for one of Ray's."""
     # An error that a frame of its own traceback holds would keep all its callers' values alive:
     # Ray's is held so in `ray.get`, and this one would be held here.
     error.__traceback__ = None

@@ -6,7 +6,10 @@ import functools
 import itertools
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
 
 import ray
 from ray.util.placement_group import PlacementGroup as RaysGroup
@@ -15,14 +18,17 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.ray.errors import translate
-from dray.engines.ray.references import RayRef, show_as
+from dray.engines.ray.references import RayRef, end_with_group, show_as
 from dray.engines.ray.waits import hear_signals
-from dray.engines.runtime import GROUP_REMOVED, Described, Group
+from dray.engines.runtime import GROUP_REMOVED, Described, Group, Returned
 from dray.errors import ConfigError
 
 _STEP_S = 1  # Ray waits for whole seconds
 # For how long a group that was there is taken to be there still.
 _FRESH_S = 5.0
+
+# The results of tasks that this process has submitted into groups, by the group's id.
+_results: defaultdict[str, WeakSet[Any]] = defaultdict(WeakSet)
 
 
 class RayGroup(Group):
@@ -84,10 +90,16 @@ class RayGroup(Group):
         if self._removed:
             raise ConfigError(GROUP_REMOVED)
 
+    def add_results(self, returned: Returned) -> None:
+        """Keep in mind what a task returns that runs in it."""
+        refs = returned if isinstance(returned, list) else [returned]
+        _results[self.group_id].update(refs)
+
     def remove(self) -> None:
-        """Give the bundles back, and kill what runs in them."""
+        """Give the bundles back, and end what runs in them or waits for them."""
         remove_placement_group(self.ray_group)
         self._removed = True
+        end_with_group(_results.pop(self.group_id, ()))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RayGroup, (self.ray_group,))

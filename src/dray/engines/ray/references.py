@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
+from weakref import WeakSet
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayError
+from ray.exceptions import (
+    RayError,
+    TaskCancelledError,
+    TaskPlacementGroupRemoved,
+    WorkerCrashedError,
+)
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.connect import own_connection
@@ -18,7 +24,7 @@ from dray.engines.ray.waits import ends_with_session, hear_signals
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, Returned
-from dray.errors import ConfigError, ObjectLostError
+from dray.errors import ConfigError, DrayError, ObjectLostError
 
 
 class OfConnection:
@@ -48,7 +54,7 @@ class RayRef(OfConnection, ObjectRef):
     Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
     """
 
-    __slots__ = ()
+    __slots__ = ("__weakref__",)
 
     def binary(self) -> bytes:
         """Return the object's id as bytes."""
@@ -65,7 +71,9 @@ class RayRef(OfConnection, ObjectRef):
             if error is None:
                 answer.set_result(shown(done.result()))
             else:
-                answer.set_exception(result_error(error) if isinstance(error, RayError) else error)
+                answer.set_exception(
+                    error_of([self], error) if isinstance(error, RayError) else error
+                )
 
         self.rays.future().add_done_callback(pass_on)
         return answer
@@ -112,6 +120,34 @@ class RayRefGenerator(OfConnection, ObjectRefGenerator):
 
     def is_finished(self) -> bool:
         return bool(self.rays.is_finished())
+
+
+# Results of tasks whose placement group was removed while they ran or waited.
+_removed_with_group: WeakSet[Any] = WeakSet()
+
+
+def end_with_group(refs: Iterable[RayRef | RayRefGenerator]) -> None:
+    """Cancel the tasks of a placement group that is removed: Ray would try them again for ever.
+
+    Cancelled before, they could take a CPU of the cluster with them for good.
+    """
+    unfinished = [ref for ref in refs if not _is_over(ref)]
+    _removed_with_group.update(unfinished)  # all of them first: a task may have several results
+    for ref in unfinished:
+        ray.cancel(ref.rays, recursive=False)
+
+
+def _is_over(ref: RayRef | RayRefGenerator) -> bool:
+    last = ref.rays if isinstance(ref, RayRef) else ref.rays.completed()
+    return bool(ray.wait([last], timeout=0, fetch_local=False)[0])
+
+
+def error_of(refs: Iterable[Any], error: RayError) -> DrayError:
+    """Return what getting some references raises, for what Ray raises."""
+    ended = isinstance(error, TaskCancelledError | WorkerCrashedError)
+    if ended and any(ref in _removed_with_group for ref in refs):
+        return result_error(TaskPlacementGroupRemoved())
+    return result_error(error)
 
 
 # Types of Ray's, each with what returns a value of it as dray shows it.

@@ -28,6 +28,7 @@ from dray.engines.ray.references import (
     RayRef,
     bare,
     bare_named,
+    error_of,
     ray_refs,
     shown,
     wrapper,
@@ -98,13 +99,17 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
+        group = options.placement.group
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             _check_group(options)
             try:
-                return wrap(submit(*bare(args), **bare_named(kwargs)))
+                returned = wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
                 raise refused(error, name, function, args, kwargs) from error
+            if isinstance(group, RayGroup) and returned is not None:
+                group.add_results(returned)
+            return returned
 
         return call
 
@@ -148,7 +153,7 @@ class RayRuntime(Runtime):
             with hear_signals():
                 values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
-            raise_result(error)
+            raise_result(error_of(refs, error), error)
         return [shown(value) for value in values]
 
     def put(self, value: object) -> ObjectRef:
