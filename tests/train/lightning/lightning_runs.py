@@ -127,6 +127,7 @@ def fit(
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(
+            name=config.get("name"),
             storage_path=storage,
             failure_config=FailureConfig(max_failures=1),
             callbacks=list(callbacks),

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler
 
+import dray.train
 from dray.errors import ConfigError, MissingDependencyError, WorkerGroupError
 from dray.train import Checkpoint, CheckpointUploadMode, Result
 from dray.train.lightning import (
@@ -84,6 +85,42 @@ def test_a_prepared_loader_is_left_as_it_is(storage: Path) -> None:
         return steps
 
     assert fit(storage, train).return_value == [8, 8]
+
+
+@process_engine
+def test_a_resumable_loader_gives_the_rest_to_any_number_of_ranks(storage: Path) -> None:
+    class Reader(lightning_runs.Line):
+        def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
+            rows.append((self.trainer.current_epoch, index, batch.flatten().tolist()))
+            return super().training_step(batch, index)
+
+    rows: list[Any] = []
+
+    def read(config: dict[str, Any]) -> list[Any]:
+        points = torch.arange(20.0).reshape(20, 1)
+        loader = DataLoader(points, batch_size=2, shuffle=True)
+        report = RayTrainReportCallback(every_n_train_steps=2, every_n_epochs=0)
+        options = {"max_epochs": 2, "max_steps": config["steps"], "val_check_interval": 0.5}
+        trainer = lightning_runs.make_trainer(report, **options)
+        checkpoint, path = dray.train.get_checkpoint(), None
+        if checkpoint is not None:
+            path = os.path.join(checkpoint.path, RayTrainReportCallback.CHECKPOINT_NAME)
+        trainer.fit(Reader(), prepare_data_loader(loader, resumable=True), ckpt_path=path)
+        of_ranks: list[Any] = [None] * trainer.world_size
+        torch.distributed.all_gather_object(of_ranks, rows)
+        return [row for of_rank in of_ranks for row in of_rank]
+
+    def of_epoch(epoch: int) -> list[float]:
+        return sorted(row for number, _, batch in seen if number == epoch for row in batch)
+
+    for ranks in ((2, 2), (1, 2), (2, 1)):
+        seen: list[Any] = []
+        for workers, steps in zip(ranks, (4 // ranks[0], -1), strict=True):
+            run = storage / str(ranks)
+            seen += fit(run, read, workers, name="rest", steps=steps).return_value
+        assert of_epoch(0) == of_epoch(1) == list(range(20))
+        indices = [index for epoch, index, _ in seen if epoch == 1]
+        assert sorted(indices) == sorted([*range(10 // ranks[1])] * ranks[1])
 
 
 @process_engine

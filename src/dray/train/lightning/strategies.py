@@ -10,6 +10,7 @@ from dray.train.context import TrainContext, get_context
 from dray.train.datasets import is_of_shard
 from dray.train.lightning.package import load_lightning
 from dray.train.torch import get_device
+from dray.train.torch.resumable import ResumableLoader
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,7 @@ class _OfRun:
     """The part of a strategy that the run decides."""
 
     cluster_environment: Any
+    lightning_module: Any
 
     @property
     def root_device(self) -> torch.device:
@@ -82,11 +84,16 @@ class _OfRun:
         return {"num_replicas": context.get_world_size(), "rank": context.get_world_rank()}
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Tell a dataset's shard that Lightning reads a batch ahead where there is no length."""
+        """Agree with a loader that goes on amid an epoch on what is behind."""
         dataset = getattr(dataloader, "dataset", None)
         batches = getattr(dataset, "batches", dataloader)
-        if is_of_shard(batches):
+        if is_of_shard(batches):  # without a length, of which Lightning reads a batch ahead
             batches.hold_back()
+        elif type(dataloader) is ResumableLoader:
+            behind, trainer = dataloader.count_all(), self.lightning_module.trainer
+            if trainer.training:  # other ranks may have counted what is behind
+                progress = trainer.fit_loop.epoch_loop.batch_progress.current
+                progress.increment_by(behind - progress.ready)
         return super().process_dataloader(dataloader)  # type: ignore[misc]
 
 

@@ -82,12 +82,27 @@ class ResumableLoader(WrappedLoader):
         loader: The loader, which `resumable_loader` has made, or one around it.
     """
 
+    _counts_all: bool
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader, _counts_all=False)
+
+    def count_all(self) -> int:
+        """Have the length be that of a whole epoch, whatever is left; return how much is behind."""
+        vars(self)["_counts_all"] = True
+        return len(self) - len(self._loader)
+
+    def __len__(self) -> int:
+        """Return the number of batches that are left of the epoch, or of a whole one."""
+        return len(self.batch_sampler.sizes()) if self._counts_all else super().__len__()
+
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the epoch."""
         bookmark = self.batch_sampler.bookmark
         position = bookmark.begin()
-        sizes = self.batch_sampler.sizes(position)
-        if not sizes and not position.seen.count():
+        seen = position.seen.count()
+        sizes = self.batch_sampler.sizes(seen)
+        if not sizes and not seen:
             why = self.batch_sampler.why_none()
             warn_user(f"an epoch of this loader has no batches: {why}")
         for batch, size in zip(self._loader, sizes, strict=True):

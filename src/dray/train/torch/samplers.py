@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dray.data.numbering.position import Bookmark, Position
+    from dray.data.numbering.position import Bookmark
 
 
 def nested(sampler: object) -> Iterator[object]:
@@ -140,12 +140,11 @@ class ResumableBatches(DistributedSampler):  # type: ignore[misc]
         """Say which epoch comes next; the one that was interrupted goes on."""
         self.bookmark.set_epoch(epoch)
 
-    def sizes(self, position: Position) -> list[int]:
-        """Return the sizes of the batches that are left of an epoch."""
+    def sizes(self, seen: int = 0) -> list[int]:
+        """Return the sizes of the batches of an epoch of which ranks have seen some rows before."""
         from dray.data.numbering.position import batch_sizes, share
 
-        left = self._rows - position.seen.count()
-        own = share(left, self.rank, self.num_replicas, equal=True)
+        own = share(self._rows - seen, self.rank, self.num_replicas, equal=True)
         return batch_sizes(own, self.batch_size, drop_last=self.drop_last)
 
     def why_none(self) -> str:
@@ -166,14 +165,14 @@ class ResumableBatches(DistributedSampler):  # type: ignore[misc]
         position = self.bookmark.position
         order = self._order(position.epoch)
         begin = 0
-        for size in self.sizes(position):
+        for size in self.sizes(position.seen.count()):
             places: Any = np.arange(begin, begin + size) * self.num_replicas + self.rank
             yield order[position.seen.number(places)].tolist()
             begin += size
 
     def __len__(self) -> int:
         """Return the number of batches that are left of the epoch."""
-        return len(self.sizes(self.bookmark.position))
+        return len(self.sizes(self.bookmark.position.seen.count()))
 
     def _order(self, epoch: int) -> Any:
         """Return the rows of an epoch in their order, which is a DistributedSampler's."""
