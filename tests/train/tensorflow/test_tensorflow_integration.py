@@ -196,6 +196,34 @@ def test_callback_reports_what_is_asked(storage: Path) -> None:
 
 
 @on_processes
+def test_methods_of_a_callback_of_ones_own_are_called(storage: Path) -> None:
+    def train(config: dict[str, Any]) -> tuple[bool, list[str]]:
+        import tensorflow as tf
+
+        from dray.train.tensorflow.keras import ReportCheckpointCallback
+
+        called = []
+
+        class Report(ReportCheckpointCallback):
+            def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+                super().on_epoch_end(epoch, {**logs, "rate": 0.5})
+
+            def on_train_begin(self, logs: Any = None) -> None:
+                super().on_train_begin(logs)
+                called.append("train_begin")
+
+        points = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]]))
+        report = Report()
+        make_model().fit(points, verbose=0, callbacks=[report])
+        return report._implements_train_batch_hooks(), called
+
+    result = fit(storage, train, workers=1)
+    assert result.return_value == (False, ["train_begin"])
+    assert result.metrics is not None
+    assert set(result.metrics) == {"loss", "rate"}
+
+
+@on_processes
 def test_callback_reports_to_a_storage_that_is_no_directory(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow.fs")
     (tmp_path / "far away").mkdir()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import plain, require
@@ -72,9 +71,12 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
         super().__init__()
         self._saves = _events(checkpoint_on, "checkpoint_on")
         self._names = names_of(metrics)
-        for event in {*self._saves, *_events(report_metrics_on, "report_metrics_on")}:
-            # Of these alone: Keras gathers the logs of each batch if anybody wants them.
-            setattr(self, f"on_{event}", functools.partial(self._report, event))
+        self._reports = {*self._saves, *_events(report_metrics_on, "report_metrics_on")}
+        for event in set(_EVENTS) - self._reports:
+            # Keras gathers the logs of each batch if a method of it is not its own.
+            name = f"on_{event}"
+            if getattr(type(self), name) is getattr(ReportCheckpointCallback, name):
+                setattr(self, name, getattr(super(), name))
 
     def _report(self, event: str, *given: Any, **named: Any) -> None:
         """Report the logs of an event, whose number comes before them if it has one."""
@@ -103,6 +105,21 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
 
 
 DrayReportCheckpointCallback = ReportCheckpointCallback
+
+
+def _method(event: str) -> Callable[..., None]:
+    """Return the method of an event, which a subclass may extend."""
+
+    def method(self: ReportCheckpointCallback, *given: Any, **named: Any) -> None:
+        getattr(super(ReportCheckpointCallback, self), f"on_{event}")(*given, **named)
+        if event in self._reports:
+            self._report(event, *given, **named)
+
+    return method
+
+
+for _event in _EVENTS:
+    setattr(ReportCheckpointCallback, f"on_{_event}", _method(_event))
 
 
 def _events(given: str | Sequence[str], what: str) -> tuple[str, ...]:
