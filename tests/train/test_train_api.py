@@ -449,6 +449,8 @@ def test_torch_checkpoints_hold_a_models_state_or_the_model(
         again = held.get_model(torch.nn.Linear(2, 1))
         assert torch.equal(again.weight, model.weight)
         assert torch.equal(whole.get_model().weight, model.weight)
+        around = torch.nn.ModuleDict({"module": model, "head": torch.nn.Linear(1, 1)})
+        TorchCheckpoint.from_state_dict(around.state_dict()).get_model(around)
     assert isinstance(held, Checkpoint)
     with pytest.raises(ConfigError, match="a model's state"):
         held.get_model()

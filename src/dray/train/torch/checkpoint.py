@@ -41,8 +41,9 @@ class TorchCheckpoint(Checkpoint):
         Args:
             state_dict: Result of `model.state_dict()`; of a wrapped model (DDP), too.
         """
-        plain = {name.removeprefix(_OF_WRAPPERS): value for name, value in state_dict.items()}
-        return cls._saved(plain)
+        wrapped = all(name.startswith(_OF_WRAPPERS) for name in state_dict)
+        prefix = _OF_WRAPPERS if wrapped else ""  # else a part of the model has that name
+        return cls._saved({name.removeprefix(prefix): of for name, of in state_dict.items()})
 
     @classmethod
     @checked_arguments("TorchCheckpoint.from_model")
