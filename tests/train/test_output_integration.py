@@ -11,8 +11,10 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,8 +244,11 @@ def test_a_line_of_two_ranks_is_told_of_before_another_line_comes(
 
     monkeypatch.setattr(progress, "LineDeduplicator", lambda: LineDeduplicator(window_s=0.02))
     shows = progress.Progress("run", tmp_path, Telling())
-    for rank in (0, 1):
-        shows.output(rank, "stdout", b"epoch 0 begins\n")
+    now = time.monotonic()
+    with monkeypatch.context() as at_once:
+        at_once.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+        for rank in (0, 1):
+            shows.output(rank, "stdout", b"epoch 0 begins\n")
     assert shows.next_event(mailbox) == "shown"
     assert told == ["(rank 0) epoch 0 begins", "(rank 1) epoch 0 begins [repeated 1x]"]
 

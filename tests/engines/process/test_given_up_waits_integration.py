@@ -105,7 +105,7 @@ def test_what_comes_though_it_is_given_up_is_given_back() -> None:
 
     actor = Impatient.remote()
     assert dray.get(actor.give_up.remote([dray.put(np.zeros(1 << 20, np.uint8))])) > 0
-    until(lambda: runtime().hub.store.status()["memory_bytes"] == 0, 10)
+    until(lambda: runtime().hub.store.status()["memory_bytes"] == 0)
 
 
 def test_a_task_that_has_polled_has_its_cpu_again(gate: Gate, second_gate: Gate) -> None:
@@ -117,7 +117,7 @@ def test_a_task_that_has_polled_has_its_cpu_again(gate: Gate, second_gate: Gate)
     ref = held.remote(gate)
     task = poller.remote([ref], second_gate)
     second_gate.heard()
-    until(lambda: dray.available_resources().get("CPU") == 1, 10)
+    until(lambda: dray.available_resources().get("CPU") == 1)
     second_gate.open()
     dray.get(task)
     gate.open()
@@ -144,7 +144,7 @@ def test_a_process_that_ends_leaves_no_wait_behind(gate: Gate, second_gate: Gate
     _calls = waiter.get.remote([ref]), waiter.wait.remote([ref, items]), waiter.next.remote(items)
     until(lambda: callbacks(ref.number) == 2 and callbacks(items.number) == 2)
     os.kill(dray.get(waiter.pid.remote()), signal.SIGKILL)
-    until(lambda: not callbacks(ref.number) and not callbacks(items.number), 10)
+    until(lambda: not callbacks(ref.number) and not callbacks(items.number))
     gate.open()
     second_gate.open()
     assert dray.get(ref, timeout=PATIENCE_S).size == 1 << 20

@@ -103,7 +103,7 @@ def test_a_call_that_is_cancelled_before_it_begins_holds_none(
         with pytest.raises(TaskCancelledError):
             dray.get(ref)
     assert dray.get(actor.take.remote()) == 0
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
 
 
 @pytest.mark.parametrize("kind", [Plain, Async])
@@ -114,7 +114,7 @@ def test_a_call_for_a_group_that_is_not_there_holds_none(
     actor = dray.remote(num_cpus=0)(kind).remote()
     with pytest.raises(ConfigError, match="no concurrency group"):
         dray.get(actor.take.options(concurrency_group="none").remote(way()))
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
 
 
 @pytest.mark.parametrize("kind", [Plain, Async])
@@ -124,14 +124,14 @@ def test_a_call_with_an_unreadable_argument_holds_no_other(kind: type) -> None:
         dray.get(actor.take.remote(Unreadable(), dray.put(large())))
     with pytest.raises(ValueError, match="unreadable"):
         dray.get(actor.take.remote(dray.put(Unreadable()), dray.put(large())))
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
 
 
 def test_a_task_with_an_unreadable_argument_holds_no_other() -> None:
     take = dray.remote(lambda *values: len(values))
     with pytest.raises(ValueError, match="unreadable"):
         dray.get(take.remote(dray.put(Unreadable()), dray.put(large()), large()))
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
 
 
 def test_a_task_whose_function_cannot_be_read_holds_none() -> None:
@@ -141,7 +141,7 @@ def test_a_task_whose_function_cannot_be_read_holds_none() -> None:
         with pytest.raises(ValueError, match="unreadable"):
             dray.get(task.remote(value))
     del value
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
 
 
 def test_a_task_that_is_cancelled_as_its_arguments_are_read_holds_none(
@@ -158,4 +158,4 @@ def test_a_task_that_is_cancelled_as_its_arguments_are_read_holds_none(
     for ref in (of_slow_function, of_slow_argument):
         with pytest.raises(TaskCancelledError):
             dray.get(ref)
-    until(lambda: memory() == 0, 10)
+    until(lambda: memory() == 0)
