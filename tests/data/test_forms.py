@@ -123,6 +123,32 @@ def test_arrays_of_any_type_keep_their_values(values: np.ndarray[Any, Any]) -> N
         assert [row["data"] for row in rows.take_all()] == list(values)
 
 
+def test_arrays_of_several_lengths_are_arrays_in_rows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made = dray.data.range(6).map(
+        lambda row: {**row, "x": np.arange(row["id"] % 3 + 1.0) if row["id"] else None}
+    )
+    monkeypatch.setattr(staging, "IN_MEMORY_BYTES", 0)
+    made.write_parquet(tmp_path)
+    first, last = made.split_at_indices([5])  # the last one has arrays of one length
+    for rows in (
+        made,
+        made.materialize(),
+        made.sort("id"),
+        made.map_batches(lambda batch: batch),
+        first.union(last).materialize(),
+        made.zip(made.rename_columns({"x": "y"})),
+        made.join(dray.data.range(6), "inner", 1, ("id",)),
+        dray.data.read_parquet(tmp_path),
+    ):
+        doubled = rows.filter(lambda row: row["id"] > 0).map(lambda row: {"x": row["x"] * 2})
+        assert [row["x"].tolist() for row in doubled.take_all()] == [
+            *([0, 2], [0, 2, 4], [0], [0, 2], [0, 2, 4])
+        ]
+    assert dray.data.from_items([{"x": [1]}, {"x": [1, 2]}]).take(1) == [{"x": [1]}]
+
+
 def test_an_array_of_no_dimension_is_its_number() -> None:
     torch = pytest.importorskip("torch")
     rows = dray.data.range(2).map(lambda row: {"x": torch.tensor(row["id"] + 1), "y": np.array(2)})

@@ -19,9 +19,9 @@ from dray.data.forms.blocks import (
     Value,
     check_format,
     concat,
-    is_number,
     with_plain,
 )
+from dray.data.forms.lists import is_number
 from dray.data.forms.names import check_column, free_names
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P

@@ -21,6 +21,7 @@ from dray.data.forms.blocks import (
     concat,
     with_plain,
 )
+from dray.data.forms.lists import marked, marked_names
 from dray.data.forms.names import check_column, column_named, free_name
 from dray.data.sources.base import TableSource
 from dray.errors import ConfigError, describe
@@ -57,9 +58,8 @@ def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
             if beside.num_rows != table.num_rows:
                 raise ConfigError("datasets that are zipped must have as many rows as each other")
             for name in beside.column_names:
-                table = table.append_column(
-                    free_name(name, table.column_names), beside.column(name)
-                )
+                field = beside.schema.field(name).with_name(free_name(name, table.column_names))
+                table = table.append_column(field, beside.column(name))
         yield Block(table, block.origin)
     if any(next(other, _END) is not _END for other in others):
         raise ConfigError("datasets that are zipped must have as many rows as each other")
@@ -130,6 +130,7 @@ class Join:
         """
         numbers = self._numbers(left, right)
         found = {name: numbers.column(_KEY.format(n)) for n, name in enumerate(self._key_names())}
+        arrays: list[str] = []
         sides = ((left, self.on, _LEFT, 0), (right, self.right_on, _RIGHT, 1))
         for table, keys, number, side in sides:
             if number not in numbers.column_names:
@@ -143,7 +144,9 @@ class Join:
                         f"both datasets have a column {name!r}: give left_suffix= or right_suffix="
                     )
                 found[named] = table.column(name).take(numbers.column(number))
-        return pa.table(found)
+                if name in marked_names(table.schema):
+                    arrays.append(named)
+        return marked(pa.table(found), arrays)
 
     def _key_names(self) -> Sequence[str]:
         return self.right_on if self.how in ("right_semi", "right_anti") else self.on

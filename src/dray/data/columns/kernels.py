@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.forms.blocks import Array, Column, Value, is_list, one_chunk, to_column
+from dray.data.forms.blocks import Array, Column, Value, one_chunk, to_column
+from dray.data.forms.lists import is_list
 from dray.data.forms.memory import handed_over
 from dray.errors import ConfigError
 

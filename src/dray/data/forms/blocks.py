@@ -22,6 +22,15 @@ import numpy.typing as npt  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
+from dray.data.forms.lists import (  # noqa: E402
+    as_arrays,
+    is_list,
+    is_number,
+    marked,
+    marked_names,
+    were_arrays,
+)
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -135,11 +144,13 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Mapping):
-        columns = {str(name): to_column(values) for name, values in data.items()}
+        given = {str(name): values for name, values in data.items()}
+        columns = {name: to_column(values) for name, values in given.items()}
         lengths = {name: len(column) for name, column in columns.items()}
         if len(set(lengths.values())) > 1:
             raise ConfigError(f"{whence} has columns of different lengths: {lengths}")
-        return pa.table(columns)
+        arrays = [name for name in given if were_arrays(columns[name].type, given[name])]
+        return marked(pa.table(columns), arrays)
     kind = type(data).__module__.partition(".")[0]
     if kind == "pandas" and hasattr(data, "columns"):  # a Series has none
         return _from_pandas(data)
@@ -167,7 +178,7 @@ def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
-    return pa.table({str(name): to_column([row.get(name) for row in rows]) for name in names})
+    return to_table({name: [row.get(name) for row in rows] for name in names})
 
 
 def to_row(value: object) -> Row:
@@ -312,7 +323,8 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
         if tensors and len(of_column - {pa.null()}) > 1:
             tables = _with_ragged(tables, name)
     try:
-        return pa.concat_tables(tables, promote_options="permissive")
+        whole = pa.concat_tables(tables, promote_options="permissive")
+        return marked(whole, {name for table in tables for name in marked_names(table.schema)})
     except pa.ArrowException as error:
         raise DataFunctionError(f"{called} are not alike: {describe(error)}") from error
 
@@ -326,11 +338,13 @@ def in_columns(table: Table, schema: pa.Schema) -> Table:
 def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:
     """Return tables whose tensors of a column have several shapes, with one type of it for all."""
     having = [table for table in tables if name in table.column_names]
-    values = _from_values([v for each in having for v in column_to_values(each.column(name))])
+    whole = to_table({name: [v for each in having for v in row_values(each, name)]})
     changed, first = [], 0
     for table in tables:
         if name in table.column_names:
-            table = put_column(table, name, values.slice(first, table.num_rows))
+            index = table.column_names.index(name)
+            values = whole.column(0).slice(first, table.num_rows)
+            table = table.set_column(index, whole.field(0), values)
             first += table.num_rows
         changed.append(table)
     return changed
@@ -358,43 +372,10 @@ def column_to_numpy(column: Column) -> Array:
     if rows_of_numbers and not column.null_count:
         return column_to_numpy(one_chunk(column).flatten()).reshape(len(column), kind.list_size)
     if is_list(kind):
-        return _object_array(_lists(one_chunk(column)))
+        return _object_array(as_arrays(one_chunk(column)))
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return _object_array(column_to_values(column))
     return one_chunk(column).to_numpy(zero_copy_only=False)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of a type are lists, of any length or of one."""
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def _lists(array: pa.Array) -> list[Array | None]:
-    """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
-    rows = array.to_numpy(zero_copy_only=False)
-    within = array.type
-    while is_list(within):
-        within = within.value_type
-    if is_number(within) or pa.types.is_boolean(within):
-        with contextlib.suppress(ValueError):
-            return [None if row is None else _stacked(row) for row in rows]
-    return list(rows)
-
-
-def _stacked(row: Array) -> Array:
-    """Return lists of lists as one array that may be written to."""
-    if row.dtype != object:
-        return row if row.flags.writeable else row.copy()
-    if any(each is None for each in row):
-        raise ValueError("there is no list where others have one")
-    return np.stack([_stacked(each) for each in row])
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Return whether values of a type are numbers that lie side by side in memory."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def one_chunk(column: Column) -> pa.Array:
@@ -424,10 +405,18 @@ def column_to_values(column: Column) -> list[Value]:
     return list(column.to_pylist())
 
 
+def row_values(table: Table, name: str) -> list[Value]:
+    """Return the values of a column as rows have them: lists as arrays if they were such."""
+    column = table.column(name)
+    return list(
+        (column_to_numpy if name in marked_names(table.schema) else column_to_values)(column)
+    )
+
+
 def table_rows(table: Table) -> Iterator[Row]:
     """Yield the rows of a table as dicts."""
     names = table.column_names
-    columns = [column_to_values(table.column(name)) for name in names]
+    columns = [row_values(table, name) for name in names]
     for values in zip(*columns, strict=True):
         yield dict(zip(names, values, strict=True))
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from dray.data.forms.blocks import Array, Table, concat, is_number, taken
+from dray.data.forms.blocks import Array, Table, concat, taken
+from dray.data.forms.lists import is_number
 
 
 def interleaved(tables: Sequence[Table]) -> Table:

@@ -15,9 +15,9 @@ from dray.data.forms.blocks import (
     Value,
     as_array,
     column_to_numpy,
-    is_number,
     one_chunk,
 )
+from dray.data.forms.lists import is_number
 
 
 def handed_over(results: list[Batch]) -> tuple[Batch, bool]:

@@ -21,6 +21,7 @@ from dray.data.forms.blocks import (
     column_to_values,
     pickled,
 )
+from dray.data.forms.lists import marked, marked_names
 from dray.user_warnings import warn_user
 
 _EXTENSION, _TOLD = b"ARROW:extension:name", b"ARROW:extension:metadata"
@@ -95,7 +96,8 @@ def in_schema(table: Table, schema: pa.Schema) -> Table:
     """
     if table.schema.equals(schema):
         return table
-    return pa.table({field.name: _as_field(table, field) for field in schema})
+    fitting = pa.table({field.name: _as_field(table, field) for field in schema})
+    return marked(fitting, set(marked_names(table.schema)) & set(schema.names))
 
 
 def of_several_shapes(kind: pa.DataType, other: pa.DataType) -> bool:

@@ -13,10 +13,10 @@ from dray.data.forms.blocks import (
     Table,
     Value,
     column_to_numpy,
-    is_list,
     put_column,
     to_column,
 )
+from dray.data.forms.lists import is_list
 from dray.data.forms.names import check_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 

@@ -1,0 +1,78 @@
+"""Lists in columns, and the arrays that they are in batches, and in rows if they were before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+# Beside the type of a column whose lists were arrays.
+_WERE_ARRAYS = b"dray.arrays"
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type are numbers that lie side by side in memory."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of a type are lists, of any length or of one."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:
+    """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
+    rows = lists.to_numpy(zero_copy_only=False)
+    within = lists.type
+    while is_list(within):
+        within = within.value_type
+    if is_number(within) or pa.types.is_boolean(within):
+        with contextlib.suppress(ValueError):
+            return [None if row is None else _stacked(row) for row in rows]
+    return list(rows)
+
+
+def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return lists of lists as one array that may be written to.
+
+    Raises:
+        ValueError: They are not equally long.
+    """
+    if row.dtype != object:
+        return row if row.flags.writeable else row.copy()
+    if any(each is None for each in row):
+        raise ValueError("there is no list where others have one")
+    return np.stack([_stacked(each) for each in row])
+
+
+def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
+    """Return whether values are arrays that have become lists of numbers, as the first one tells.
+
+    Args:
+        kind: The type of their column.
+    """
+    within = kind.value_type if is_list(kind) else kind
+    if within is kind or not (is_number(within) or pa.types.is_boolean(within)):
+        return False
+    first = next((value for value in values if value is not None), None)
+    return hasattr(first, "__array__") and not isinstance(first, np.generic)
+
+
+def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """Return a table that knows of columns of lists that these were arrays."""
+    for name in names:
+        index = table.column_names.index(name)
+        field = table.schema.field(index).with_metadata({_WERE_ARRAYS: b""})
+        table = table.set_column(index, field, table.column(index))
+    return table
+
+
+def marked_names(schema: pa.Schema) -> list[str]:
+    """Return the columns of lists that were arrays."""
+    return [field.name for field in schema if _WERE_ARRAYS in (field.metadata or {})]
