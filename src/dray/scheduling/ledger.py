@@ -258,15 +258,17 @@ class Ledger:
             raise ConfigError(
                 f"placement strategy {request.strategy!r} is not one of {', '.join(STRATEGIES)}"
             )
-        demand = demand_of(request)
+        self.check_demand(demand := demand_of(request))
+        return demand
+
+    def check_demand(self, demand: Demand) -> None:
+        """Raise InfeasibleError if the nodes that have not died can never meet a demand."""
         if self._place(demand, self._total) is None:
             unmatched = [b.selector for b in demand.bundles if not self._allowed(b.selector)]
             totals = [capacity.quantities for capacity in self._total]
             from dray.scheduling.infeasible import shortfall  # rarely needed
 
-            lacks = shortfall(demand, self.nodes, totals, unmatched, self._remedy)
-            raise InfeasibleError.of(lacks)
-        return demand
+            raise InfeasibleError.of(shortfall(demand, self.nodes, totals, unmatched, self._remedy))
 
     def preview(self, request: Request) -> PlacementPreview:
         """Return where bundles would lie now; see `Engine.preview`."""

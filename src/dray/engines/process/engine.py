@@ -229,6 +229,8 @@ class ProcessEngine(LocalEngine):
                     actor.lose(node)
                 else:
                     server.kill(number)
+        if self._runtime is not None:
+            self._runtime.settle_losses()
 
     def _task_server(self) -> Server:
         """Return a server that makes workers for tasks: any without variables of a run will do."""

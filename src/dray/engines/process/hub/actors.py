@@ -82,6 +82,10 @@ class Actors(ActorOperations, CallListener):
             self._hub.free_room(client, payload)
             self._hub.refuse(client, question, ConfigError(GROUP_REMOVED))
             return
+        if kind.shape.infeasible is not None:
+            self._hub.free_room(client, payload)
+            self._hub.refuse(client, question, kind.shape.infeasible)
+            return
         namespace = options["namespace"] or self._namespace
         name = options["name"]
         if name is not None and (namespace, name) in self.names:
@@ -134,8 +138,14 @@ class Actors(ActorOperations, CallListener):
         )
         self._hub.refuse(client, question, error)
 
-    def _place(self, actor: ActorRecord) -> None:
+    def place(self, actor: ActorRecord) -> None:
         shape = actor.creation.kind.shape
+        if shape.infeasible is not None:
+            error = actor.died(
+                None, f"actor {actor.title} has no node any more: {shape.infeasible}"
+            )
+            self._mark_dead(actor, failed(error))
+            return
         actor.asked = shape.ledger.reserve_checked(shape.demand)
         self._hub.when_granted(actor.asked, functools.partial(self._granted, actor))
 
@@ -284,7 +294,7 @@ class Actors(ActorOperations, CallListener):
     def _place_once(self, actor: ActorRecord) -> None:
         if actor.creation.attempt == 0:
             actor.creation.attempt = 1
-            self._place(actor)
+            self.place(actor)
 
     def on_call_ready(self, task: Task) -> None:
         if task.actor is not None:
@@ -447,7 +457,7 @@ class Actors(ActorOperations, CallListener):
             actor.held.release()
             actor.held = None
             actor.state = "waiting"
-            self._place(actor)
+            self.place(actor)
         else:
             self._start(actor)
 

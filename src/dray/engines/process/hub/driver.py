@@ -24,6 +24,7 @@ from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
+from dray.engines.process.hub.lost_nodes import settle_losses
 from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
@@ -466,6 +467,11 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self.hub.forget_client(worker.client)
         self._orphans.end(left)
         worker.close()
+
+    def settle_losses(self) -> None:
+        """Deal with what waits for nodes that are gone."""
+        with self.lock:
+            settle_losses(self.tasks, self.actors)
 
     def begin_close(self, why: str) -> None:
         """Take nothing more, and end all that waits."""

@@ -112,21 +112,34 @@ class FunctionTable(KindOperations):
             selectors = [selector] if selector else []
             return ledger.check(Request([quantities], strategy, selectors, long_lived))
 
+        prefers = place["soft"] and place["kind"] == "node"
         try:
             demand = checked(resources)
         except InfeasibleError:
-            if not place["soft"] or place["kind"] != "node":
+            if not prefers:
                 raise
-            selector.pop(NODE_ID)
+            prefers = False
+            del selector[NODE_ID]
             demand = checked(resources)
         if long_lived and dict(resources) != dict(options["resources"]):
             demand = checked(options["resources"])
-        key = (demand, id(ledger), runtime_env, place["capture"])
+        elsewhere = None
+        if prefers:
+            del selector[NODE_ID]
+            elsewhere = checked(options["resources"])
+        key = (demand, elsewhere, id(ledger), runtime_env, place["capture"])
         shape = self.shapes.get(key)
         if shape is None:
             held, capture = dict(options["resources"]), place["capture"]
             shape = SchedulingClass(
-                key, demand, ledger, runtime_env, held, group=group, capture=capture
+                key,
+                demand,
+                ledger,
+                runtime_env,
+                held,
+                group=group,
+                capture=capture,
+                elsewhere=elsewhere,
             )
             self.shapes[key] = shape
         return shape

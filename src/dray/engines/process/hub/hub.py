@@ -14,6 +14,7 @@ one kind of thing, and is made after the parts that it uses:
     orphans.py           what a process that was lost leaves, and nobody else refers to
     waits.py             questions that wait for any of these
     leases.py            resources for engines inside workers
+    lost_nodes.py        what waits for simulated nodes that are gone
     status.py            all of it, for people
     stalls.py            whether all of it waits for what nothing will free
 

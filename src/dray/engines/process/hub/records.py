@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from dray.engines.rpc.framing import Inbox, Outbox
 from dray.engines.rpc.serialization import Payload, Result, Stored
 from dray.engines.runtime import GroupSpec
-from dray.errors import ActorDiedError, EngineError, WorkerDiedError
+from dray.errors import ActorDiedError, EngineError, InfeasibleError, WorkerDiedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node, Reservation
@@ -246,6 +246,8 @@ class SchedulingClass:
         kinds: Number of the functions and classes that ask for it.
         aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
         capture: Whether what they start runs there as well.
+        elsewhere: Demand in place of this one when the node is lost that they prefer.
+        infeasible: Reason why no node is left for them.
     """
 
     key: object
@@ -261,6 +263,8 @@ class SchedulingClass:
     group: int | None = None
     capture: bool = False
     removed: bool = False
+    elsewhere: Demand | None = None
+    infeasible: InfeasibleError | None = None
 
 
 @dataclass(eq=False)

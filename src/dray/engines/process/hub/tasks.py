@@ -126,6 +126,9 @@ class Tasks(TaskOperations):
         if shape.removed:
             self.table.end(task, group_removed())
             return
+        if shape.infeasible is not None:
+            self.table.end(task, failed(shape.infeasible))
+            return
         shape.waiting.append(task)
         if not shape.asked:
             self.pump(shape)

@@ -1,0 +1,40 @@
+"""The loss of a simulated node: what waits for it goes elsewhere if it may, or fails."""
+
+from __future__ import annotations
+
+from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.records import SchedulingClass
+from dray.engines.process.hub.tasks import Tasks
+from dray.engines.rpc.serialization import failed
+from dray.errors import InfeasibleError
+
+
+def settle_losses(tasks: Tasks, actors: Actors) -> None:
+    """Deal with all that waits and can run on no node any more. With the lock held."""
+    for shape in list(tasks.kinds.shapes.values()):
+        try:
+            shape.ledger.check_demand(shape.demand)
+        except InfeasibleError as error:
+            _redirect(shape, error)
+            _settle(shape, tasks, actors)
+
+
+def _redirect(shape: SchedulingClass, error: InfeasibleError) -> None:
+    """Have a shape ask for what there is, if it does not insist on what is gone."""
+    if shape.elsewhere is None:
+        shape.infeasible = error
+    else:
+        shape.demand, shape.elsewhere = shape.elsewhere, None
+
+
+def _settle(shape: SchedulingClass, tasks: Tasks, actors: Actors) -> None:
+    """Fail what waits of a shape, or ask for it anew."""
+    if shape.asked is not None and shape.asked.cancel():
+        shape.asked = None
+    while shape.waiting and shape.infeasible is not None:
+        tasks.table.end(shape.waiting.popleft(), failed(shape.infeasible))
+    tasks.pump(shape)
+    for actor in list(actors.all.values()):
+        ours = actor.creation.kind.shape is shape and actor.state == "waiting"
+        if ours and actor.asked is not None and actor.asked.cancel():
+            actors.place(actor)
