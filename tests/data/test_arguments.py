@@ -94,6 +94,16 @@ def test_two_columns_of_one_name_are_refused() -> None:
         ):
             rows.rename_columns(names).take_all()
     assert rows.rename_columns({"a": "b", "b": "a"}).take_all() == [{"b": 1, "a": 2}]
+    doubled = rows.map_batches(lambda batch: pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"]))
+    with pytest.raises(ConfigError, match=r"a DataFrame has several columns of the name a$"):
+        doubled.take_all()
+
+
+@pytest.mark.parametrize("number", [0, 1.5, "2"])
+def test_a_number_of_parts_is_a_whole_one(number: Any) -> None:
+    for split in (ROWS.split, ROWS.streaming_split):
+        with pytest.raises(ConfigError, match=f"takes a number of .*, not {number!r}"):
+            split(number)
 
 
 def test_arguments_of_a_constructor_need_a_class() -> None:

@@ -117,6 +117,8 @@ class Parts(Results):
             equal: Whether all shares have as many rows.
             locality_hints: Nothing; Ray's.
         """
+        if not is_whole(plain(n), 1):
+            raise ConfigError(f"streaming_split takes a number of shares, 1 or more, not {n!r}")
         ready = self if self.is_stream else self.countable()
         return [DataIterator(ready, rank, n, equal=equal) for rank in range(n)]
 

@@ -163,7 +163,10 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
 
 
 def _from_pandas(frame: Frame) -> Table:
-    if all(frame[name].dtype != object for name in frame.columns) and frame.columns.is_unique:
+    if not frame.columns.is_unique:
+        twice = ", ".join(map(str, frame.columns[frame.columns.duplicated()].unique()))
+        raise ConfigError(f"a DataFrame has several columns of the name {twice}")
+    if all(frame[name].dtype != object for name in frame.columns):
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     return pa.table({str(name): _from_series(frame[name]) for name in frame.columns})
 
