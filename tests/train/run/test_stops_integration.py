@@ -276,6 +276,8 @@ def test_an_error_in_any_hook_ends_a_run(storage: Path, hook: str) -> None:
     with pytest.raises(KeyError, match="callback") as caught:
         fit(lambda: dray.train.report({}), storage, workers=1, callbacks=[Fails(hook)])
     assert isinstance(caught.value, ControllerError)
+    (told,) = events(storage, "controller failed")
+    assert told["cause"] == "KeyError: 'callback'"
 
 
 @pytest.mark.usefixtures("process_engine")

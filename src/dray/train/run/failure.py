@@ -260,6 +260,7 @@ class Outcome:
 
     def failed_on_driver(self, error: BaseException) -> None:
         """Take an error that is not one of workers."""
+        self.directory.record("controller failed", cause=describe(error))
         if self.error is None:
             self.error = to_driver_error(error)
         else:

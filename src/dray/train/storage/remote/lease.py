@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import socket
@@ -29,6 +30,8 @@ from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.remote.retry import persistently
 
 T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\.lease-(\d{6,})$")
 # Renewals within the time that a lease lasts.
@@ -70,12 +73,19 @@ class Lease:
 
     def _wait_for_end(self, number: int, held: dict[str, Any]) -> None:
         """Wait until a lease is over, whose driver may be dead, or is seen to be alive."""
+        _logger.warning(
+            "the run %s is that of %s: waiting for a sign of its life, %.0f s at most",
+            self._run,
+            held.get("who", "another driver"),
+            float(held["until"]) - time.time(),
+        )
         while not _is_over(held):
             left = float(held["until"]) - time.time()
             time.sleep(max(0.05, min(left, self._lasts_s / _RENEWALS)))
             now = read_lease(self._run, number)
             if now.get("until") != held["until"] and not _is_over(now):
                 raise self._is_taken(now)
+            held = now
 
     def _is_taken(self, held: dict[str, Any]) -> StorageError:
         return StorageError(
