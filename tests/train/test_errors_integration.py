@@ -397,7 +397,8 @@ def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(
     storage = tmp_path / "runs"
     with Program(script, storage, **variables) as program:
         program.wait_for("third step")
-        os.kill(program.process.pid, signal.SIGINT)
+        for _ in range(2):  # in the same moment, as from `timeout -s INT`
+            os.kill(program.process.pid, signal.SIGINT)
         program.wait_for("press Ctrl-C again to stop at once")
         (storage / "go-on").touch()
         status, output = program.end()
@@ -418,6 +419,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str], en
         children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
         os.kill(program.process.pid, signal.SIGINT)
         program.wait_for("press Ctrl-C again")
+        threading.Event().wait(0.3)  # no person is faster
         start = time.monotonic()
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()

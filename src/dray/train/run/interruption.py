@@ -12,25 +12,27 @@ from typing import TypeAlias
 
 # Takes what asks a run to stop, and that takes the cause.
 GoesTo: TypeAlias = Callable[[Callable[[str], None]], None]
-# `timeout` sends the signal to its child, and then to the group, of which the child is.
-_SAME_S = 0.5
+# `timeout` sends a signal to its child, and then to the group, of which the child is.
+_SAME_S = 0.2
 
 
 @contextlib.contextmanager
 def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Take Ctrl-C while a run goes on: the first asks, the second raises KeyboardInterrupt."""
+    """Take Ctrl-C while a run goes on: the first asks, another, after a moment, raises it."""
     python_answers = callable(signal.getsignal(signal.SIGINT))  # not so under nohup
     if threading.current_thread() is not threading.main_thread() or not python_answers:
         yield
         return
-    pressed = False
+    came: float | None = None
 
     def handler(number: int, frame: object) -> None:
-        nonlocal pressed
-        if pressed:
+        nonlocal came
+        now = time.monotonic()
+        if came is None:
+            came = now
+            interrupt()
+        elif now - came >= _SAME_S:
             raise KeyboardInterrupt
-        pressed = True
-        interrupt()
 
     before = signal.signal(signal.SIGINT, handler)
     try:
