@@ -28,6 +28,7 @@ EXPECTED = {
         "NodeLabelSchedulingStrategy"
     ),
     "dray.util.queue": "Queue Empty Full",
+    "dray.util.joblib": "register_ray",
     "dray.testing": "FakeHost kill_node tpu_slice",
     "dray.accelerators": "Family Found families family_of",
     "dray.util.accelerators": "NVIDIA_A100 NVIDIA_H200 AMD_INSTINCT_MI300x GOOGLE_TPU_V6E",

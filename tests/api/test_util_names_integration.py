@@ -246,10 +246,6 @@ def test_something_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        (
-            "from dray.util.multiprocessing import Pool",
-            "dray.util has no multiprocessing: use",
-        ),
         ("from dray.util import collective", "dray.util has no collective: use torch.distributed"),
         ("from dray.util.accelerators import nvidia_h10", "did you mean NVIDIA_H100?"),
         ("dray.util.state.list_logs()", "dray.util.state has no list_logs: what workers print"),

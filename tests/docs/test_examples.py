@@ -31,6 +31,7 @@ MODULES = (
     "dray.util",
     "dray.util.actor_pool",
     "dray.util.debug",
+    "dray.util.joblib",
     "dray.util.metrics",
     "dray.util.placement_group",
     "dray.util.queue",

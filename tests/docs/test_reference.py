@@ -14,6 +14,9 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 WITHOUT_ENTRY = (
     *("dray.util.accelerators", "dray.train.collective"),
     "dray.train.backend.BackendConfig",
+    *(
+        f"dray.util.multiprocessing.{name}" for name in ("JoinableQueue", "TimeoutError")
+    ),  # Python's
 )
 OF_OTHERS = ("lightgbm", "lightning", "tensorflow", "transformers", "xgboost")
 
@@ -28,7 +31,10 @@ OF_OTHERS = ("lightgbm", "lightning", "tensorflow", "transformers", "xgboost")
                 "dray.util",
                 *(
                     f"dray.util.{name}"
-                    for name in ("metrics", "queue", "scheduling_strategies", "state")
+                    for name in (
+                        *("joblib", "metrics", "multiprocessing", "queue"),
+                        *("scheduling_strategies", "state"),
+                    )
                 ),
             ],
         ),

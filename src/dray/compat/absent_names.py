@@ -170,9 +170,7 @@ _UTIL: dict[str, str | Absent] = {
     **_each(
         "iter iter_metrics", "use generators: num_returns='streaming' yields results as they come"
     ),
-    "joblib": "use joblib's own backends, or submit the work as tasks",
     "lightgbm": "use dray.train.lightgbm.LightGBMTrainer, or run lightgbm within a task",
-    "multiprocessing": "use dray.util.ActorPool or dray.util.map_unordered, or Python's own Pool",
     "sgd": "use dray.train.torch.TorchTrainer",
     "spark": "start Ray on Spark with Ray's own tools, then dray.init(engine='ray')",
     "timer": "use time.perf_counter()",

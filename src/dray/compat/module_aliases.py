@@ -27,6 +27,7 @@ ALIASES: Mapping[str, str] = {
     "dray.types": "dray",
     "dray.util.check_serialize": "dray.util.serialization",
     "dray.util.helpers": "dray.util.results",
+    "dray.util.multiprocessing.pool": "dray.util.multiprocessing",
     "dray.util.state.api": "dray.util.state",
     "dray.train.v2.api.callback": "dray.train.callback",
     "dray.train.v2.api.exceptions": "dray.exceptions",

@@ -40,7 +40,10 @@ __all__ = [
     "remove_placement_group",
 ]
 
-attach_getattr(__name__, later=("metrics", "queue", "scheduling_strategies", "state"))
+attach_getattr(
+    __name__,
+    later=("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state"),
+)
 
 
 @overload

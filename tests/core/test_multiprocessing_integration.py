@@ -1,0 +1,137 @@
+"""The pool of `multiprocessing` on actors, and joblib's backend on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dray.errors import ActorError, ConfigError
+from dray.util.multiprocessing import Pool, TimeoutError
+from tests.support.gates import PATIENCE_S, Gate
+
+pytestmark = pytest.mark.usefixtures("core_engine")
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    with Pool(2) as two:
+        yield two
+
+
+def root_of(square: int) -> float:
+    if square < 0:
+        raise ValueError(f"no root of {square}")
+    return square**0.5
+
+
+def add(a: int, b: int = 0) -> int:
+    return a + b
+
+
+def append_line(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(f"{text}\n")
+
+
+def pid(_: object = None) -> int:
+    return os.getpid()
+
+
+def test_results_come_in_order(pool: Pool) -> None:
+    assert pool.map(root_of, (x * x for x in range(20))) == list(range(20))
+    assert pool.map(root_of, []) == []
+    assert pool.starmap(add, [(1, 2), (3,)], chunksize=1) == [3, 3]
+    assert pool.apply(add, (1,), {"b": 5}) == 6
+    assert list(pool.imap(root_of, iter([1, 4, 9]), chunksize=2)) == [1, 2, 3]
+    assert sorted(pool.imap_unordered(root_of, [1, 4, 9])) == [1, 2, 3]
+
+
+def test_errors_are_those_of_the_function(pool: Pool) -> None:
+    with pytest.raises(ValueError, match=r"^no root of -1$") as raised:
+        pool.map(root_of, [1, -1])
+    assert type(raised.value) is ValueError
+    assert "in root_of" in str(raised.value.__cause__)
+    results = pool.imap(root_of, [1, -1, 4])
+    assert next(results) == 1
+    with pytest.raises(ValueError, match="no root"):
+        next(results)
+    assert list(results) == [2]
+    failed = pool.apply_async(root_of, (-1,))
+    failed.wait()
+    assert not failed.successful()
+
+
+def test_a_slow_first_result_holds_up_no_actor(pool: Pool, gate: Gate) -> None:
+    slow = pool.apply_async(gate.pass_through)
+    in_order, as_they_come = pool.imap(add, range(3)), pool.imap_unordered(add, range(3))
+    assert as_they_come.next(timeout=PATIENCE_S) == 1
+    for waited in (slow.get, in_order.next):
+        with pytest.raises(TimeoutError):
+            waited(timeout=0)
+    with pytest.raises(ValueError, match="not ready"):
+        slow.successful()
+    gate.open()
+    slow.wait(PATIENCE_S)
+    assert slow.ready()
+    assert slow.successful()
+    assert list(in_order) == [0, 1, 2]
+    assert sorted(as_they_come) == [0, 2]
+
+
+def test_callbacks_have_returned_when_the_pool_is_joined() -> None:
+    pool = Pool(2)
+    values: list[object] = []
+    pool.map_async(root_of, [1, 4], callback=values.extend)
+    pool.apply_async(root_of, (-1,), callback=values.append, error_callback=values.append)
+    with pytest.raises(ValueError, match="still running"):
+        pool.join()
+    pool.close()
+    with pytest.raises(ValueError, match="not running"):
+        pool.map(root_of, [1])
+    pool.join()
+    assert sorted(map(str, values)) == ["1.0", "2.0", "no root of -1"]
+
+
+def test_actors_begin_with_the_initializer_and_are_made_again(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    with Pool(1, initializer=append_line, initargs=(begun, "new"), maxtasksperchild=2) as pool:
+        assert len(set(pool.map(pid, range(5), chunksize=1))) == 3
+        assert begun.read_text().split() == ["new"] * 3
+        with pytest.raises(ActorError):
+            pool.apply(os._exit, (1,))
+        assert pool.apply(add, (1, 2)) == 3
+
+
+def test_terminate_ends_all_at_once(gate: Gate) -> None:
+    pool = Pool(2, maxtasksperchild=1)
+    result = pool.apply_async(gate.pass_through)
+    process = psutil.Process(int(gate.heard()[0]))
+    pool.terminate()
+    pool.join()
+    with pytest.raises(ActorError):
+        result.get()
+    process.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("arguments", [{"processes": 0}, {"processes": 99}, {"processes": "2"}])
+def test_what_no_pool_can_be_made_of(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="process"):
+        Pool(**arguments)
+
+
+def test_joblib_works_in_actors() -> None:
+    joblib = pytest.importorskip("joblib")
+    from dray.util.joblib import register_ray
+
+    register_ray()
+    with joblib.parallel_config(backend="ray", n_jobs=2):
+        parallel = joblib.Parallel()
+        assert parallel(joblib.delayed(root_of)(x * x) for x in range(9)) == list(range(9))
+        assert os.getpid() not in parallel(joblib.delayed(pid)() for _ in range(2))
+        with pytest.raises(ValueError, match="no root of -1"):
+            parallel(joblib.delayed(root_of)(x) for x in (1, -1))
