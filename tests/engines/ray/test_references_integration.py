@@ -90,6 +90,16 @@ def test_who_waits_hears_of_a_shutdown_in_another_thread(tmp_path: Path, cluster
         tmp_path / "script.py",
         PROGRAM
         + """
+from dray.engines.ray import waits as known
+
+def once(is_so, act):
+    def look():
+        while not is_so():  # nothing tells of it
+            threading.Event().wait(0.01)
+        act()
+
+    threading.Thread(target=look).start()
+
 start()
 placement_group([{"special": 2}]).wait()
 ref, group = sleep.remote(), placement_group([{"special": 1}])
@@ -105,13 +115,13 @@ waits = {
 threads = [threading.Thread(target=tried, args=named) for named in waits.items()]
 for thread in threads:
     thread.start()
-threading.Timer(1, dray.shutdown).start()
+once(lambda: (len(known._waits), len(known._futures)) == (6, 2), dray.shutdown)
 tried("main thread", lambda: dray.get(ref))
 for thread in threads:
     thread.join()
 start()
 signal.signal(signal.SIGALRM, lambda *_: dray.shutdown())
-signal.setitimer(signal.ITIMER_REAL, 1)
+once(lambda: known._waits, lambda: os.kill(os.getpid(), signal.SIGALRM))
 tried("handler", lambda: dray.get(sleep.remote()))
 start()
 print(dray.get(Counter.remote().add.remote(7)))
