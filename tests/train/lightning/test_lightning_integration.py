@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_a_resumable_loader_gives_the_rest_to_any_number_of_ranks(storage: Path)
         checkpoint, path = dray.train.get_checkpoint(), None
         if checkpoint is not None:
             path = os.path.join(checkpoint.path, RayTrainReportCallback.CHECKPOINT_NAME)
+        warnings.filterwarnings("error", ".*your dataloader is not resumable")
         trainer.fit(Reader(), prepare_data_loader(loader, resumable=True), ckpt_path=path)
         of_ranks: list[Any] = [None] * trainer.world_size
         torch.distributed.all_gather_object(of_ranks, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from dray.checks import require
@@ -90,6 +91,7 @@ class _OfRun:
         if is_of_shard(batches):  # without a length, of which Lightning reads a batch ahead
             batches.hold_back()
         elif type(dataloader) is ResumableLoader:
+            warnings.filterwarnings("ignore", ".*your dataloader is not resumable")
             behind, trainer = dataloader.count_all(), self.lightning_module.trainer
             if trainer.training:  # other ranks may have counted what is behind
                 progress = trainer.fit_loop.epoch_loop.batch_progress.current
