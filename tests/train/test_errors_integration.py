@@ -367,6 +367,9 @@ AT_ONCE_S = {"process": 20, "ray": 40}
 
 INTERRUPTED = """
     import tempfile
+    from dray.train.run import interruption
+
+    interruption._SAME_S = float(os.environ["SAME_S"])
 
     def train():
         checkpoint = dray.train.get_checkpoint()
@@ -395,7 +398,7 @@ def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(
 ) -> None:
     script = write(tmp_path / "script.py", INTERRUPTED)
     storage = tmp_path / "runs"
-    with Program(script, storage, **variables) as program:
+    with Program(script, storage, SAME_S="100", **variables) as program:
         program.wait_for("third step")
         for _ in range(2):  # in the same moment, as from `timeout -s INT`
             os.kill(program.process.pid, signal.SIGINT)
@@ -406,20 +409,19 @@ def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(
     assert "interrupted: the run was stopped; run again with RunConfig(name='run')" in output
     assert "run: ABORTED" in output
     committed = sorted(p.name for p in (storage / "run").glob("checkpoint_*"))
-    again = run(script, storage, **variables)
+    again = run(script, storage, SAME_S="0", **variables)
     assert f"starts at {committed[-1]}" in again.stdout
     assert again.stdout.splitlines()[-1] == "finished"
 
 
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str], engine: str) -> None:
     script = write(tmp_path / "script.py", INTERRUPTED)
-    with Program(script, tmp_path / "runs", **variables) as program:
+    with Program(script, tmp_path / "runs", SAME_S="0", **variables) as program:
         for _ in range(2):  # both ranks have removed what they have reported
             program.wait_for("third step")
         children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
         os.kill(program.process.pid, signal.SIGINT)
         program.wait_for("press Ctrl-C again")
-        threading.Event().wait(0.3)  # no person is faster
         start = time.monotonic()
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()

@@ -24,6 +24,9 @@ from tests.train.run.test_reports_integration import events, fit, states
 
 SAVES = """
     import signal
+    from dray.train.run import interruption
+
+    interruption._SAME_S = 100.0
 
     def train():
         saved = os.path.join(os.environ["STORAGE"], "saved")
