@@ -194,6 +194,28 @@ class Shifted(Preprocessor):
         return df.assign(x=df["x"] - self.stats_["least"])
 
 
+def test_preprocessors_tell_their_state_and_columns() -> None:
+    scaler = StandardScaler(["x"], output_columns=["z"])
+    status = Preprocessor.FitStatus
+    assert (scaler.fit_status(), scaler.has_stats()) == (status.NOT_FITTED, False)
+    assert (scaler.columns, scaler.output_columns) == (["x"], ["z"])
+    assert (scaler.get_input_columns(), scaler.get_output_columns()) == (["x"], ["z"])
+    vectors = Concatenator(["x", "y"])
+    assert (vectors.fit(ROWS).fit_status(), vectors.has_stats()) == (status.NOT_FITTABLE, False)
+    assert (vectors.get_input_columns(), vectors.get_output_columns()) == (
+        ["x", "y"],
+        ["concat_out"],
+    )
+    constant = SimpleImputer(["x"], strategy="constant", fill_value=1.0)
+    assert constant.fit_status() == Chain(vectors).fit_status() == "NOT_FITTABLE"
+    chain = Chain(scaler, LabelEncoder("kind"))
+    assert chain.fit_status() is status.NOT_FITTED
+    assert scaler.fit(ROWS).fit_status() is status.FITTED
+    assert chain.fit_status() is status.PARTIALLY_FITTED
+    assert chain.fit(ROWS).fit_status() is status.FITTED
+    assert (scaler.has_stats(), chain.preprocessors[1].get_output_columns()) == (True, ["kind"])
+
+
 def test_a_class_of_ones_own_and_names_that_are_gone() -> None:
     with pytest.raises(ConfigError, match=r"call fit\(dataset\) of the Shifted first"):
         Shifted().transform(ROWS)

@@ -24,6 +24,14 @@ class Chain(Preprocessor):
     def __init__(self, *preprocessors: Preprocessor) -> None:
         self.preprocessors = preprocessors
 
+    def fit_status(self) -> Preprocessor.FitStatus:
+        """Return whether those that have something to learn have."""
+        status = Preprocessor.FitStatus
+        found = {each.fit_status() for each in self.preprocessors} - {status.NOT_FITTABLE}
+        if len(found) > 1:
+            return status.PARTIALLY_FITTED
+        return found.pop() if found else status.NOT_FITTABLE
+
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         for each in self.preprocessors:
             ds = each.fit_transform(ds)

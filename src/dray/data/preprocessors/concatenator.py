@@ -43,7 +43,7 @@ class Concatenator(Preprocessor):
         [[1.0, 2.0]]
     """
 
-    _needs_fit = False
+    _is_fittable = False
 
     def __init__(
         self,
@@ -53,14 +53,18 @@ class Concatenator(Preprocessor):
         raise_if_missing: bool = False,
         flatten: bool = False,
     ) -> None:
-        self._columns = [name for name, _ in outputs(columns, None)]
+        self.columns = [name for name, _ in outputs(columns, None)]
         self._output, self._dtype = output_column_name, dtype
         self._strict = raise_if_missing
 
+    def get_output_columns(self) -> list[str]:
+        """Return the column of the vectors."""
+        return [self._output]
+
     def _changed(self, table: Table) -> Table:
         if self._strict:
-            check_column(table, self._columns)
-        names = [name for name in self._columns if name in table.column_names]
+            check_column(table, self.columns)
+        names = [name for name in self.columns if name in table.column_names]
         arrays = [column_to_numpy(table.column(name)) for name in names]
         if any(is_list(table.column(name).type) for name in names):
             rows = zip(*arrays, strict=True)

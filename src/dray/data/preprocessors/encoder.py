@@ -33,7 +33,7 @@ class _HotEncoder(ColumnPreprocessor):
         self._most = dict(max_categories or {})
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
-        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
+        return {f"unique_values({name})": self._categories(ds, name) for name in self.columns}
 
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         """Return the place of each category of a column."""
@@ -93,6 +93,14 @@ class LabelEncoder(Preprocessor):
 
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
         [(self._column, self._output)] = outputs([label_column], output_column and [output_column])
+
+    def get_input_columns(self) -> list[str]:
+        """Return the column of the values."""
+        return [self._column]
+
+    def get_output_columns(self) -> list[str]:
+        """Return the column of the numbers."""
+        return [self._output]
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         values = _ordered(ds.unique(self._column))
@@ -170,7 +178,7 @@ class OrdinalEncoder(ColumnPreprocessor):
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {
             f"unique_values({name})": _order(_sorted_values(ds, name, in_lists=self._in_lists))
-            for name, _ in self._pairs
+            for name in self.columns
         }
 
     def _column(self, name: str, column: Column) -> Column:
@@ -235,7 +243,7 @@ class Categorizer(ColumnPreprocessor):
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {
             name: self._known[name] if name in self._known else _sorted_values(ds, name)
-            for name, _ in self._pairs
+            for name in self.columns
         }
 
     def _column(self, name: str, column: Column) -> Column:

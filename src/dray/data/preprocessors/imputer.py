@@ -50,14 +50,14 @@ class SimpleImputer(ColumnPreprocessor):
             raise ConfigError("strategy='constant' needs a fill_value")
         super().__init__(columns, output_columns)
         self._strategy, self._constant = strategy, fill_value
-        self._needs_fit = strategy != "constant"
+        self._is_fittable = strategy != "constant"
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         known = ds.on_tables(self._without_nan)
-        return {f"{self._strategy}({name})": self._value(known, name) for name, _ in self._pairs}
+        return {f"{self._strategy}({name})": self._value(known, name) for name in self.columns}
 
     def _without_nan(self, table: Table) -> Table:
-        for name, _ in self._pairs:
+        for name in self.columns:
             column = column_named(table, name)
             missing = pc.is_null(column, nan_is_null=True)
             table = put_column(table, name, pc.if_else(missing, None, column))
@@ -66,15 +66,13 @@ class SimpleImputer(ColumnPreprocessor):
     def _value(self, ds: Dataset, name: str) -> Value:
         if self._strategy == "mean":
             return ds.mean(name)
-        if self._strategy == "constant":
-            return self._constant
         counts = ds.groupby(name).count().take_all()
         known = [row for row in counts if row[name] is not None]
         return max(known, key=lambda row: row["count()"])[name] if known else None
 
     def _column(self, name: str, column: Column) -> Column:
         key = f"{self._strategy}({name})"
-        value = self.stats_[key] if self._needs_fit else self._constant
+        value = self.stats_[key] if self._is_fittable else self._constant
         if isinstance(value, float) and pa.types.is_integer(column.type):
             column = column.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_null(column, nan_is_null=True), value, column)

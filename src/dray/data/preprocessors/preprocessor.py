@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from typing import TypeVar
 
 from dray.data.dataset import Dataset
@@ -29,8 +30,25 @@ class Preprocessor:
 
     stats_: dict[str, Value]
 
+    class FitStatus(str, Enum):
+        """The state of a preprocessor.
+
+        Members:
+            NOT_FITTABLE: It has nothing to learn.
+            NOT_FITTED: It has not learned yet.
+            PARTIALLY_FITTED: Some of a chain have, others have not.
+            FITTED: It has learned all.
+        """
+
+        NOT_FITTABLE = "NOT_FITTABLE"
+        NOT_FITTED = "NOT_FITTED"
+        PARTIALLY_FITTED = "PARTIALLY_FITTED"
+        FITTED = "FITTED"
+
     def fit(self: P, ds: Dataset) -> P:
-        """Learn from a dataset; return this."""
+        """Learn from a dataset, if there is something to learn; return this."""
+        if not self._is_fittable:
+            return self
         own = getattr(self, "_fit", None)
         if own is None:
             self.stats_ = self._learned(ds)
@@ -93,6 +111,27 @@ class Preprocessor:
         form = "numpy" if isinstance(data, Mapping) else "pandas"
         return to_batch(self._changed(to_table(data)), form)
 
+    def fit_status(self) -> Preprocessor.FitStatus:
+        """Return whether it has learned what it has to."""
+        status = Preprocessor.FitStatus
+        if not self._is_fittable:
+            return status.NOT_FITTABLE
+        return status.FITTED if self._is_fitted else status.NOT_FITTED
+
+    def has_stats(self) -> bool:
+        """Return whether there is something that it has learned."""
+        return bool(getattr(self, "stats_", None))
+
+    def get_input_columns(self) -> list[str]:
+        """Return the columns that it reads, as far as it is known."""
+        columns: list[str] = getattr(self, "_columns", getattr(self, "columns", []))
+        return columns
+
+    def get_output_columns(self) -> list[str]:
+        """Return the columns that it writes, as far as it is known."""
+        columns: list[str] = getattr(self, "_output_columns", getattr(self, "output_columns", []))
+        return columns
+
     def serialize(self) -> bytes:
         """Return this as bytes."""
         return pickle.dumps(self)
@@ -106,12 +145,11 @@ class Preprocessor:
         return made
 
     def _check_fitted(self) -> None:
-        if self._needs_fit and self._is_fittable and not self._is_fitted:
+        if self.fit_status() is Preprocessor.FitStatus.NOT_FITTED:
             raise ConfigError(
                 f"call fit(dataset) of the {type(self).__name__} first, or fit_transform(dataset)"
             )
 
-    _needs_fit = True
     _is_fittable = True
     _is_fitted = False
 
@@ -137,6 +175,16 @@ class ColumnPreprocessor(Preprocessor):
 
     def __init__(self, columns: Sequence[str], output_columns: Sequence[str] | None = None) -> None:
         self._pairs = outputs(columns, output_columns)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns."""
+        return [name for name, _ in self._pairs]
+
+    @property
+    def output_columns(self) -> list[str]:
+        """The names of what they become."""
+        return [output for _, output in self._pairs]
 
     def _changed(self, table: Table) -> Table:
         check_column(table, [name for name, _ in self._pairs])

@@ -57,7 +57,7 @@ class StandardScaler(_Scaler):
     """
 
     def _asked(self, ds: Dataset) -> Row | None:
-        names = [name for name, _ in self._pairs]
+        names = self.columns
         return ds.aggregate(*map(Mean, names), *(Std(name, ddof=0) for name in names))
 
     def _scale(self, name: str) -> tuple[float | None, float | None]:
@@ -79,7 +79,7 @@ class MinMaxScaler(_Scaler):
     """
 
     def _asked(self, ds: Dataset) -> Row | None:
-        names = [name for name, _ in self._pairs]
+        names = self.columns
         group = ds.groupby(None)
         ends = [*group.min(names).take(1), *group.max(names).take(1)]
         return {name: value for row in ends for name, value in row.items()}
@@ -98,7 +98,7 @@ class MaxAbsScaler(_Scaler):
     """
 
     def _asked(self, ds: Dataset) -> Row | None:
-        return ds.aggregate(*(AbsMax(name) for name, _ in self._pairs))
+        return ds.aggregate(*(AbsMax(name) for name in self.columns))
 
     def _scale(self, name: str) -> tuple[float | None, float | None]:
         return 0.0, self.stats_[f"abs_max({name})"]
@@ -128,7 +128,7 @@ class RobustScaler(_Scaler):
     def _asked(self, ds: Dataset) -> Row | None:
         asked = [
             Quantile(name, q=part, alias_name=f"{what}({name})")
-            for name, _ in self._pairs
+            for name in self.columns
             for what, part in self._parts.items()
         ]
         return ds.aggregate(*asked)

@@ -19,7 +19,7 @@ class Tokenizer(ColumnPreprocessor):
         output_columns: Names of the lists; default: those of the columns.
     """
 
-    _needs_fit = False
+    _is_fittable = False
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ class TorchVisionPreprocessor(ColumnPreprocessor):
         batched: Whether it takes all arrays of a block at once, as one tensor of torch.
     """
 
-    _needs_fit = False
+    _is_fittable = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import numpy as np
 
 from dray.data.forms.blocks import Array, Column, Table, column_to_numpy, put_column, to_column
 from dray.data.forms.names import column_named
-from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 from dray.errors import ConfigError
 
 __all__ = ["Normalizer", "PowerTransformer"]
@@ -21,7 +21,7 @@ _NORMS: dict[str, Callable[[Array], Array]] = {
 _METHODS = ("yeo-johnson", "box-cox")
 
 
-class Normalizer(Preprocessor):
+class Normalizer(ColumnPreprocessor):
     """Divides columns by the length of each row, so that it is 1.
 
     Args:
@@ -33,7 +33,7 @@ class Normalizer(Preprocessor):
         ConfigError: The norm is unknown.
     """
 
-    _needs_fit = False
+    _is_fittable = False
 
     def __init__(
         self,
@@ -44,14 +44,15 @@ class Normalizer(Preprocessor):
     ) -> None:
         if norm not in _NORMS:
             raise ConfigError(f"norm must be one of {', '.join(_NORMS)}, not {norm!r}")
-        self._pairs, self._norm = outputs(columns, output_columns), norm
+        super().__init__(columns, output_columns)
+        self._norm = norm
 
     def _changed(self, table: Table) -> Table:
-        columns = [column_named(table, name) for name, _ in self._pairs]
+        columns = [column_named(table, name) for name in self.columns]
         values = np.stack([column_to_numpy(column) for column in columns], axis=1)
         values = values.astype(np.float64)
         values = values / _NORMS[self._norm](values)[:, None]
-        for (_, output), column in zip(self._pairs, values.T, strict=True):
+        for output, column in zip(self.output_columns, values.T, strict=True):
             table = put_column(table, output, to_column(np.ascontiguousarray(column)))
         return table
 
@@ -69,7 +70,7 @@ class PowerTransformer(ColumnPreprocessor):
         ConfigError: The method is unknown.
     """
 
-    _needs_fit = False
+    _is_fittable = False
 
     def __init__(
         self,
