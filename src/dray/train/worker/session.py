@@ -23,6 +23,7 @@ from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import has_lone_files, list_files
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.metrics_codec import decode_all, encode, encode_plain, json_bytes
+from dray.train.storage.paths import check_directory
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote.transfer import list_remote, look_at
 from dray.train.storage.run_directory import RunDirectory
@@ -328,6 +329,7 @@ class TrainSession:
         """
         if isinstance(checkpoint.place, RemotePath):
             return look_at(checkpoint.place, share.files)
+        check_directory(checkpoint.path)
         run = self.assignment.run
         staging = run.place_of(share.staging)
         return self._directory.storage.stage(checkpoint.path, staging, share.files, run.care)

@@ -13,7 +13,7 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -74,6 +74,21 @@ class _UnderWay:
         self.is_due = threading.Event()  # every rank has made the report
 
 
+def _without_checkpoint(report: int, why: object) -> StorageError:
+    return StorageError(f"report {report} has no checkpoint: {why}")
+
+
+@contextlib.contextmanager
+def _naming(report: int) -> Iterator[None]:
+    """Have an error of a report's files name the report: a later one may raise it."""
+    try:
+        yield
+    except StorageError as error:
+        named = _without_checkpoint(report, error)
+        named.errno = error.errno
+        raise named from error.__cause__
+
+
 class Uploads:
     """The reports of one rank that are waited for, and the checkpoints that they have brought.
 
@@ -118,7 +133,8 @@ class Uploads:
             message = under_way.messages.get()
             if isinstance(message, Share):
                 assert under_way.upload is not None
-                self._stage(message, under_way.upload)
+                with _naming(report):
+                    self._stage(message, under_way.upload)
                 message = under_way.messages.get()
         finally:
             del self._pending[report]
@@ -126,7 +142,7 @@ class Uploads:
         if not isinstance(message, ReportDone):
             return None
         if message.trouble is not None:
-            raise StorageError(f"report {report} has no checkpoint: {message.trouble}")
+            raise _without_checkpoint(report, message.trouble)
         return message
 
     def go_on_beside(self, report: int, upload: Upload) -> None:
