@@ -10,6 +10,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
 from typing import Any
 
 from dray.engines.rpc import wire
@@ -17,12 +18,16 @@ from dray.engines.runtime import NOT_METHODS, Function
 
 
 class _Portable:
-    """Makes what is raised within it portable, and adds no frame to its traceback."""
+    """Makes what is raised within it portable, and leaves the frame there out of its traceback."""
 
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and trace is not None:
+            error.__traceback__ = trace.tb_next
         if isinstance(error, Exception):
             wire.make_portable(error)
 
