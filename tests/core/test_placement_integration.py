@@ -328,8 +328,9 @@ def test_what_was_bound_to_a_group_does_not_run_once_it_is_removed(zones: str) -
 def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate) -> None:
     group = placement_group([{"CPU": 1}, {"special": 1, "CPU": 1}])
     dray.get(group.ready(), timeout=PATIENCE_S)
-    actor = Special.options(**within(group, 1)).remote()
+    actor = Special.options(max_restarts=-1, **within(group, 1)).remote()
     dray.get(actor.node.remote())
+    met = Special.options(**within(group, 1)).remote().node.remote()
     running = held.options(**within(group, 0)).remote(gate)
     gate.heard()
     waiting, _ = held.options(num_returns=2, **within(group, 0)).remote(gate)
@@ -340,6 +341,8 @@ def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate) -> None:
             dray.get(ref, timeout=PATIENCE_S)
     with pytest.raises(GroupRemovedError):
         running.future().result()
+    with pytest.raises(ActorDiedError, match="placement group"):
+        dray.get(met, timeout=PATIENCE_S)
     until(lambda: gone(actor.node))
     until(lambda: dray.available_resources().get("special") == 2)
 

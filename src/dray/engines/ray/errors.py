@@ -50,6 +50,8 @@ def _out_of_memory(error: BaseException, text: str) -> DrayError:
 
 
 def _infeasible(error: BaseException, text: str) -> DrayError:
+    if "placement group was removed" in text:
+        return _ended_with_group()
     return InfeasibleError(text, asked={}, available={})
 
 
@@ -60,6 +62,7 @@ def _no_runtime_env(error: BaseException, text: str) -> DrayError:
 
 
 _CRASH = "worker process has died"
+ended_with_group: set[str] = set()  # the ids of actors that were killed with their placement group
 
 
 def is_crash(error: BaseException) -> bool:
@@ -77,8 +80,9 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         return _no_runtime_env(error, text)
     if "exit_actor() is called" in text or "exits by an user request" in text:
         return ActorDiedError(None, details="it has left by exit_actor() or sys.exit(0)")
-    if "its placement group was removed" in text:
-        return ActorDiedError(None, details="its placement group was removed")
+    of_group = getattr(error, "actor_id", None) in ended_with_group
+    if of_group or "its placement group was removed" in text:
+        return _ended_with_group()
     if _CRASH in text:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
         return ActorDiedError(
@@ -88,6 +92,10 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
             "last words",
         )
     return ActorDiedError(None, details=text.splitlines()[-1])
+
+
+def _ended_with_group() -> DrayError:
+    return ActorDiedError(None, details="its placement group was removed")
 
 
 def _task_error(error: BaseException, text: str) -> DrayError:

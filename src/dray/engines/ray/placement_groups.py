@@ -17,7 +17,7 @@ from ray.util.placement_group import placement_group_table, remove_placement_gro
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
-from dray.engines.ray.errors import translate
+from dray.engines.ray.errors import ended_with_group, translate
 from dray.engines.ray.references import RayRef, end_with_group, show_as
 from dray.engines.ray.waits import hear_signals
 from dray.engines.runtime import GROUP_REMOVED, Described, Group, Returned
@@ -27,8 +27,9 @@ _STEP_S = 1  # Ray waits for whole seconds
 # For how long a group that was there is taken to be there still.
 _FRESH_S = 5.0
 
-# The results of tasks that this process has submitted into groups, by the group's id.
+# The results of tasks, and Ray's handles, of this process in placement groups, by the group's id.
 _results: defaultdict[str, WeakSet[Any]] = defaultdict(WeakSet)
+_actors: defaultdict[str, WeakSet[Any]] = defaultdict(WeakSet)
 
 
 class RayGroup(Group):
@@ -95,11 +96,19 @@ class RayGroup(Group):
         refs = returned if isinstance(returned, list) else [returned]
         _results[self.group_id].update(refs)
 
+    def add_actor(self, handle: Any) -> None:
+        """Keep in mind an actor that lives in it."""
+        _actors[self.group_id].add(handle)
+
     def remove(self) -> None:
         """Give the bundles back, and end what runs in them or waits for them."""
         remove_placement_group(self.ray_group)
         self._removed = True
         end_with_group(_results.pop(self.group_id, ()))
+        for handle in _actors.pop(self.group_id, ()):
+            # Ray would wait for ever to make it there, be it again.
+            ended_with_group.add(handle._actor_id.hex())
+            ray.kill(handle)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RayGroup, (self.ray_group,))

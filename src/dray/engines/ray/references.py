@@ -106,10 +106,16 @@ class RayRefGenerator(OfConnection, ObjectRefGenerator):
 
     def __next__(self) -> ObjectRef:
         with hear_signals():
-            return RayRef(next(self.rays))
+            return self._item(next(self.rays))
 
     async def __anext__(self) -> ObjectRef:
-        return RayRef(await anext(self.rays))
+        return self._item(await anext(self.rays))
+
+    def _item(self, ray_ref: Any) -> RayRef:
+        item = RayRef(ray_ref)
+        if self in _removed_with_group:
+            _removed_with_group.add(item)
+        return item
 
     def completed(self) -> ObjectRef:
         """Return a reference that is ready when the generator has ended."""

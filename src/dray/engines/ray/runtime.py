@@ -126,9 +126,14 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
 
+        group = options.placement.group
+
         def call(args: Args, kwargs: Kwargs) -> ActorBackend:
             try:
-                return RayObject(create(*bare(args), **bare_named(kwargs)))
+                handle = create(*bare(args), **bare_named(kwargs))
+                if isinstance(group, RayGroup) and not options.given.get("get_if_exists"):
+                    group.add_actor(handle)
+                return RayObject(handle)
             except Exception as error:
                 raise refused(error, name, kind, args, kwargs) from error
 
