@@ -299,6 +299,8 @@ NEEDS_TORCH = pytest.mark.skipif(
         lambda: FailureConfig(preemption_grace_s=5),
         lambda: FailureConfig(relax_collectives_on_preemption=True),
         lambda: FailureConfig(0, GIVEN_UP, 3),
+        lambda: DataParallelTrainer(print, num_workers=2),  # type: ignore[call-arg]
+        lambda: DataParallelTrainer(print, storage_path="s3://runs"),  # type: ignore[call-arg]
     ],
 )
 def test_what_is_not_there_yet_is_refused_where_it_is_written(call: Any) -> None:

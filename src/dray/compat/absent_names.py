@@ -330,13 +330,21 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     ),
 }
 
-_PREPROCESSOR: dict[str, str | Absent] = {
+_ANY_TRAINER: dict[str, str | Absent] = {
+    **_each(
+        "num_workers use_gpu use_tpu resources_per_worker placement_strategy accelerator_type",
+        "give it to ScalingConfig, as scaling_config=ScalingConfig(...)",
+    ),
+    **_each(
+        "name storage_path storage_filesystem callbacks failure_config checkpoint_config",
+        "give it to RunConfig, as run_config=RunConfig(...)",
+    ),
     "preprocessor": _gone(
         "transform the datasets before: datasets={'train': preprocessor.fit_transform(dataset)}"
     ),
 }
 _TRAINER: dict[str, str | Absent] = {
-    **_PREPROCESSOR,
+    **_ANY_TRAINER,
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
         f"give the checkpoint's path in train_loop_config and load it where get_checkpoint() "
@@ -424,13 +432,9 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,
-    **{
-        f"{kind}Trainer()": _PREPROCESSOR for kind in ("LightGBM", "Tensorflow", "Torch", "XGBoost")
-    },
+    **{f"{kind}Trainer()": _ANY_TRAINER for kind in ("LightGBM", "Tensorflow", "Torch", "XGBoost")},
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
-    "dray.train.lightgbm": {
-        "LightGBMPredictor": _gone(_PREDICT),
-    },
+    "dray.train.lightgbm": {"LightGBMPredictor": _gone(_PREDICT)},
     "DataParallelTrainer": {
         **_each("restore can_restore", _gone(_SAME_NAME)),
         "as_trainable": _gone("call fit() in a trial of Ray Tune, as docs/sweeps.md shows"),
@@ -444,9 +448,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "progress_reporter": _gone("write a UserCallback: after_report() gets every report"),
         "log_to_file": _gone("each worker's output is in the run's directory, below logs/"),
     },
-    "RunConfig": {
-        "storage_context": "ask get_context().get_storage() in the train function",
-    },
+    "RunConfig": {"storage_context": "ask get_context().get_storage() in the train function"},
     "ScalingConfig": {
         "as_placement_group_factory": f"{_OF_TUNE}; plan() of a trainer shows who goes where",
         "from_placement_group_factory": f"{_OF_TUNE}; name what each worker needs instead",
