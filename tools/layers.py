@@ -30,6 +30,7 @@ engines.launch
 engines.inline engines.process engines.ray
 core
 util
+experimental
 data.forms
 data.sources
 data.numbering

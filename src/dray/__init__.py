@@ -53,7 +53,7 @@ _install_finder()
 _attach_getattr(
     __name__,
     later=(
-        *("accelerators", "actor", "cloudpickle", "exceptions", "remote_function"),
+        *("accelerators", "actor", "cloudpickle", "exceptions", "experimental", "remote_function"),
         *("runtime_context", "runtime_env", "testing", "train", "util", "data"),
     ),
     names=_HOMES,
@@ -65,6 +65,7 @@ if typing.TYPE_CHECKING:
         actor,
         cloudpickle,
         exceptions,
+        experimental,
         remote_function,
         runtime_context,
         runtime_env,

@@ -127,6 +127,7 @@ EXPORTS = {
     "dray.util.metrics": "Counter Histogram Gauge",
     "dray.util.multiprocessing": "Pool TimeoutError JoinableQueue",
     "dray.util.joblib": "register_ray",
+    "dray.experimental.tqdm_ray": "tqdm safe_print",
     "dray.data.expressions": (
         "col lit udf pyarrow_udf download star unnest uuid random monotonically_increasing_id Expr "
         "ColumnExpr LiteralExpr BinaryExpr UnaryExpr UDFExpr AliasExpr StarExpr"

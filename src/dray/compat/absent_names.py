@@ -58,7 +58,6 @@ _BESIDE_MODEL = "write its serialize() into a file beside the model"
 
 _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
-    "_raylet": f"{_INTERNALS}; ObjectRef and ObjectRefGenerator are names of dray itself",
     "state": _OBSERVED,
     "logger": "use a logger of the program's own: logging.getLogger(__name__)",
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
@@ -69,7 +68,6 @@ _ROOT: dict[str, str | Absent] = {
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
     **_each("cross_language java_actor_class java_function cpp_function Language", _LANGUAGES),
     "dag": "call .remote() with references as arguments; tasks wait for what they are given",
-    "experimental": "plain tqdm shows the progress bars of workers; for all else see docs/core.md",
     "job_config": _JOB,
     "job_submission": "run the script itself, or submit it to a cluster with `ray job submit`",
     "llm": "serve and batch models with their own servers, or keep Ray for it",
@@ -354,6 +352,12 @@ _TRAINER: dict[str, str | Absent] = {
 
 _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray": _ROOT,
+    "dray.experimental": {
+        **_each("channel compiled_dag_ref rdt", _NO_GRAPHS),
+        "shuffle": "call random_shuffle() of a dataset, or write it as tasks",
+        **_each("collective multiprocessing queue", "see dray.util"),
+        **_each("dynamic_resources internal_kv job locations sandbox util", _INTERNALS),
+    },
     "dray.util": _UTIL,
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
