@@ -146,17 +146,23 @@ def shut_down() -> None:
     A wait that a signal's handler has interrupted to call this one does it as it ends.
     """
     global _ending
-    with _changed:
-        _ending = threading.get_ident()
-        if _ending in _waits:
-            return
-        vars(_raylet)["sys"] = _EndingInterpreter()
-        _changed.wait_for(lambda: not _waits, _LEAVING_S)
-        vars(_raylet)["sys"] = sys
+    _ending = threading.get_ident()
+    if _ending in _waits:
+        return
     try:
+        _end_waits()
         for future in list(_futures):
             with contextlib.suppress(InvalidStateError):  # it has come just now
                 future.set_exception(_shut_down())
         ray.shutdown()
     finally:
         _ending = None
+
+
+def _end_waits() -> None:
+    try:
+        with _changed:
+            vars(_raylet)["sys"] = _EndingInterpreter()
+            _changed.wait_for(lambda: not _waits, _LEAVING_S)
+    finally:
+        vars(_raylet)["sys"] = sys
