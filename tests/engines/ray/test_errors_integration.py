@@ -1,13 +1,14 @@
-"""What Ray refuses, in dray's words."""
+"""What Ray refuses and reports, in dray's words."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 import dray
-from dray.errors import ConfigError
+from dray.errors import ConfigError, WorkerDiedError
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
@@ -22,3 +23,12 @@ def test_a_local_directory_of_one_task_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"passed to `dray\.init\(runtime_env=\.\.\.\)`"):
         task.remote()
+
+
+def test_a_task_whose_process_ends_says_so_and_what_lets_it_run_again() -> None:
+    @dray.remote(max_retries=0)
+    def leave() -> None:
+        os._exit(4)
+
+    with pytest.raises(WorkerDiedError, match=r"process ended on its own.*max_retries"):
+        dray.get(leave.remote())

@@ -62,6 +62,7 @@ def _no_runtime_env(error: BaseException, text: str) -> DrayError:
 
 
 _CRASH = "worker process has died"
+_OFTEN = "often by kill -9, for want of memory, or by a crash in native code"
 ended_with_group: set[str] = set()  # the ids of actors that were killed with their placement group
 
 
@@ -87,9 +88,8 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
         return ActorDiedError(
             None,
-            details=f"its process ended on its own (Ray says: {detail or 'nothing more'}); often "
-            "by kill -9, for want of memory, or by a crash in native code: then the log holds its "
-            "last words",
+            details=f"its process ended on its own (Ray says: {detail or 'nothing more'}); "
+            f"{_OFTEN}: then the log holds its last words",
         )
     return ActorDiedError(None, details=text.splitlines()[-1])
 
@@ -183,6 +183,14 @@ def _actor_never_was(error: BaseException, text: str) -> DrayError:
     return died
 
 
+def _task_crashed(error: BaseException, text: str) -> DrayError:
+    """Ray tells which task it was, and how its process ended, in its own output alone."""
+    why = (
+        f"its process ended on its own in the middle of its work, {_OFTEN} (Ray says no more here)"
+    )
+    return WorkerDiedError(None, details=f"{why}; max_retries lets a task run again")
+
+
 def _cancelled(error: BaseException, text: str) -> DrayError:
     return TaskCancelledError(text or "the task was cancelled")
 
@@ -205,6 +213,7 @@ _RESULTS: dict[str, Translator] = {
     "RayActorError": _actor_never_was,
     "ActorDiedError": _actor_never_was,
     "ActorUnavailableError": _died_as(ActorUnavailableError),
+    "WorkerCrashedError": _task_crashed,
     "TaskCancelledError": _cancelled,
     "UnserializableException": _cannot_be_rebuilt,
     "RaySystemError": _system_error,
