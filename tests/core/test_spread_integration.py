@@ -15,19 +15,24 @@ def node() -> str:
 
 
 @pytest.mark.parametrize("cpus", [1, 0])
-def test_tasks_use_all_nodes(cpus: int, gate: Gate) -> None:
+def test_tasks_use_all_nodes(cpus: int, gate: Gate, zones: str) -> None:
     @dray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")
     def where(gate: Gate) -> str:
         gate.pass_through()
         return node()
 
-    refs = [where.remote(gate) for _ in range(2)]
-    gate.heard(2)
+    # Ray itself had both of two on one node in 1 of 12 tries without dray.
+    count = 4 if zones == "ray" else 2
+    refs = [where.remote(gate) for _ in range(count)]
+    gate.heard(count)
     gate.open()
     assert len(set(dray.get(refs))) == 2
 
 
-def test_actors_that_hold_nothing_use_all_nodes() -> None:
+def test_actors_that_hold_nothing_use_all_nodes(zones: str) -> None:
+    if zones == "ray":
+        pytest.skip("Ray itself: both were on one node in 11 of 25 tries without dray")
+
     @dray.remote(scheduling_strategy="SPREAD")
     class Placed:
         def where(self) -> str:
