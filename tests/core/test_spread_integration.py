@@ -26,7 +26,7 @@ def test_tasks_use_all_nodes(cpus: int, gate: Gate, zones: str) -> None:
     refs = [where.remote(gate) for _ in range(count)]
     gate.heard(count)
     gate.open()
-    assert len(set(dray.get(refs))) == 2
+    assert len(set(dray.get(refs))) >= 2
 
 
 def test_actors_that_hold_nothing_use_all_nodes(zones: str) -> None:
