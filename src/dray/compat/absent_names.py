@@ -334,7 +334,7 @@ _ANY_TRAINER: dict[str, str | Absent] = {
         "give it to ScalingConfig, as scaling_config=ScalingConfig(...)",
     ),
     **_each(
-        "name storage_path storage_filesystem callbacks failure_config checkpoint_config",
+        "name storage_path storage_filesystem failure_config checkpoint_config",
         "give it to RunConfig, as run_config=RunConfig(...)",
     ),
     "preprocessor": _gone(
