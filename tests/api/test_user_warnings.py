@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,10 @@ import pytest
 
 from dray.train import DataConfig, DataParallelTrainer, ScalingConfig
 from dray.train.torch import TorchTrainer
+
+NEEDS_TORCH = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
 
 
 def import_a_renamed_name() -> None:
@@ -28,7 +33,7 @@ def name_no_dataset(kind: type[DataParallelTrainer]) -> object:
         (DeprecationWarning, import_a_renamed_name),
         (UserWarning, lambda: ScalingConfig(accelerator_type="A100")),
         (UserWarning, lambda: name_no_dataset(DataParallelTrainer)),
-        (UserWarning, lambda: name_no_dataset(TorchTrainer)),
+        pytest.param(UserWarning, lambda: name_no_dataset(TorchTrainer), marks=NEEDS_TORCH),
     ],
 )
 def test_a_warning_names_the_line_of_the_program(

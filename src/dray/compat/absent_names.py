@@ -373,9 +373,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "BinaryExpr DownloadExpr Operation UDFExpr UnaryExpr",
         "every expression is an Expr, whose repr says what it calculates",
     ),
-    "dray.data.collate_fn": _each(
-        "DefaultCollateFn", "iter_torch_batches(dtypes=...) makes tensors where it gets no function"
-    ),
+    "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},
     "dray.data.aggregate": _each(
         "AggregateFnV2 ApproximateQuantile ApproximateTopK MissingValuePercentage "
         "ValueCounter VectorizedAggregateFnV2 ZeroPercentage",
