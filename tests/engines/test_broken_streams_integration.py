@@ -273,6 +273,14 @@ def test_a_stream_that_shows_text_elsewhere_has_room(monkeypatch: pytest.MonkeyP
     assert notebook.getvalue() == "a line"
 
 
+def test_an_outlet_is_closed_as_python_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python closes it as it deletes it, which may be after the globals of its module."""
+    console.Outlet("stdout").close()
+    assert not sys.stdout.closed
+    monkeypatch.setattr(console, "sys", None)
+    console.Outlet("stdout").close()
+
+
 def test_what_waits_for_a_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_MOST_HELD", 1000)
     stream = UnreadPipe()

@@ -150,6 +150,9 @@ class Outlet(io.TextIOBase):
                 self._drop(error)
             self._flush()
 
+    def close(self) -> None:
+        """Leave the stream as it is: it is the program's, and may be gone as Python ends."""
+
     def flush(self) -> None:
         """Show what the program has written to the stream, unless nobody reads it."""
         if self._writer is None:

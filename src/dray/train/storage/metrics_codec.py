@@ -102,7 +102,7 @@ def decode(record: Mapping[str, Any]) -> dict[str, Any]:
         types = record.get("types")
         metrics = record["metrics"]
         decoded = _decode(metrics, "", types) if types else metrics
-    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"metrics: {type(error).__name__}: {error}") from error
     if not isinstance(decoded, dict):
         raise ValueError("metrics are no JSON object")
@@ -221,6 +221,8 @@ def _encode_other(value: Any, path: str, types: dict[str, str]) -> Any:
 
 def _decode(value: Any, path: str, types: Mapping[str, str]) -> Any:
     kind = types.get(path)
+    if isinstance(value, dict | list) and path.count("/") > _DEEPEST:
+        raise ValueError(f"metrics: nested in more than {_DEEPEST} dicts and lists")
     if isinstance(value, dict):
         decoded: dict[Any, Any] = {}
         for key, item in value.items():
