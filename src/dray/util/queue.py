@@ -73,7 +73,7 @@ class Queue:
         self.maxsize = maxsize
         kind = remote(_QueueActor)
         self._actor: ActorHandle | None = kind.options(**(actor_options or {})).remote(maxsize)
-        self._reached = False  # before that, Ray may begin a call after its withdrawal
+        self._reached = False
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_reached": False}
@@ -121,8 +121,7 @@ class Queue:
             Full: There is no room, and none came in time.
         """
         with self._withdrawn_if_interrupted() as ticket:
-            if not self._reached:
-                self._reached = self.size() >= 0
+            self._reach()
             call = self.actor.offer.remote(item, _patience(block, timeout), ticket)
             if not get(call):
                 raise Full
@@ -132,8 +131,7 @@ class Queue:
     ) -> None:
         """Add an item, for async code. Otherwise like `put`."""
         with self._withdrawn_if_interrupted() as ticket:
-            if not self._reached:
-                self._reached = await self.actor.qsize.remote() >= 0
+            await self._reach_async()
             call = self.actor.offer.remote(item, _patience(block, timeout), ticket)
             if not await call:
                 raise Full
@@ -149,16 +147,14 @@ class Queue:
             Empty: There is none, and none came in time.
         """
         with self._withdrawn_if_interrupted() as ticket:
-            if not self._reached:
-                self._reached = self.size() >= 0
+            self._reach()
             call = self.actor.take.remote(_patience(block, timeout), ticket)
             return _item(get(call))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item out, for async code. Otherwise like `get`."""
         with self._withdrawn_if_interrupted() as ticket:
-            if not self._reached:
-                self._reached = await self.actor.qsize.remote() >= 0
+            await self._reach_async()
             call = self.actor.take.remote(_patience(block, timeout), ticket)
             return _item(await call)
 
@@ -200,6 +196,17 @@ class Queue:
             if not force:
                 wait([actor.end.remote()], timeout=grace_period_s)
             kill(actor)
+
+    def _reach(self) -> None:
+        """Wait for a first answer: before it, Ray may begin a call after its withdrawal."""
+        if not self._reached:
+            self.size()
+            self._reached = True
+
+    async def _reach_async(self) -> None:
+        if not self._reached:
+            await self.actor.qsize.remote()
+            self._reached = True
 
     @contextlib.contextmanager
     def _withdrawn_if_interrupted(self) -> Iterator[bytes]:
