@@ -217,6 +217,8 @@ def test_inline_leaves_no_group_behind_however_it_ends(storage: Path) -> None:
     with pytest.raises(LookupError):
         fit(train, storage, workers=0)
     assert not torch.distributed.is_initialized()
+    threads = [Path(f"/proc/self/task/{tid}/comm") for tid in os.listdir("/proc/self/task")]
+    assert "pt_gloo_runloop\n" not in [comm.read_text() for comm in threads if comm.exists()]
     with pytest.raises(WorkerGroupError, match="carrier-pigeon"):
         fit(print, storage, workers=0, torch_config=TorchConfig(backend="carrier-pigeon"))
     assert open_sockets() == before

@@ -217,6 +217,12 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         timeout=timeout,
     )
     _group = distributed.group.WORLD
+    session.clean_ups.callback(_release_group)  # whose threads would stay in the user's process
+
+
+def _release_group() -> None:
+    global _group
+    _group = None
 
 
 def leave_process_group() -> None:
