@@ -2,7 +2,8 @@
 
 Not pytest-xdist: its workers have a second thread, so that dray could not fork them to share their
 imports, and nearly every session imported PyTorch anew (2 s of a core, where a fork takes 0.2 s);
-and each worker itself imports what all files of tests import (8 s of a core).
+and each worker itself imports what all files of tests import (8 s of a core). For the same reason
+a fork in which a file leaves threads of other libraries ends, and another one takes its place.
 
     python -m pytest -p tests.side_by_side --processes 2 -m "not ray and not cluster"
 """
@@ -13,12 +14,14 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterator
-from itertools import chain
+import threading
+from itertools import zip_longest
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, cast
 
 import pytest
+
+from dray.engines.launch import driver_fork
 
 # What takes longest begins first, so that no process is left alone with it at the end.
 LONGEST = (
@@ -42,16 +45,6 @@ LONGEST = (
     "cli/test_doctor_integration.py",
     "core/test_ends_integration.py",
 )
-# What leaves threads of other libraries: after it no session can share the imports of the tests,
-# and each imports PyTorch anew.
-LEAVES_THREADS = (
-    "train/storage/test_remote_runs_integration.py",
-    "train/storage/test_s3_integration.py",
-    "train/storage/test_object_storage.py",
-    "train/test_datasets_integration.py",
-    "data/",
-)
-
 _NUMBER = struct.Struct("<I")
 
 
@@ -62,40 +55,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fork; one plugin runs tests in each fork, and another one tells of them here."""
-    if session.testsfailed or session.config.option.collectonly:
-        return
-    files = _by_file(session.items)
-    numbers, numbered = os.pipe()  # of files that nobody has begun
-    os.write(numbered, b"".join(map(_NUMBER.pack, range(len(files)))))
-    os.close(numbered)
-    sys.stdout.flush()
-    forks = {}
-    for _ in range(session.config.option.processes):
-        told, tells = Pipe(duplex=False)
-        pid = os.fork()
-        if pid == 0:
-            session.config.pluginmanager.unregister(name="terminalreporter")
-            session.config.pluginmanager.register(
-                Fork(session.config, files, numbers, tells), "terminalreporter"
-            )
-            return
-        tells.close()
-        forks[told] = pid
-    os.close(numbers)
-    session.config.pluginmanager.register(Parent(forks))
+    """Run the tests by a plugin that forks, unless there is nothing to run."""
+    if not session.testsfailed and not session.config.option.collectonly:
+        session.config.pluginmanager.register(Parent(_by_file(session.items)))
 
 
 class Fork:
-    """A pytest that runs the files which it is the first to take, and tells its parent."""
+    """A pytest that runs the files which it is the first to take, and tells its parent.
+
+    Args:
+        numbers: Descriptor of a pipe with the numbers of files that nobody has taken.
+        first: Number of a file that another fork has taken and left.
+    """
 
     def __init__(
-        self, config: pytest.Config, files: list[list[pytest.Item]], numbers: int, tells: Connection
+        self,
+        config: pytest.Config,
+        files: list[list[pytest.Item]],
+        numbers: int,
+        tells: Connection,
+        first: int | None,
     ) -> None:
         self.config = config
         self._files = files
         self._numbers = numbers
         self._tells = tells
+        self._first = first
         self._reports: list[dict[str, Any]] = []
         # What a test that takes too long is shown on.
         self._tw = pytest.TerminalReporter(config, sys.stderr)._tw
@@ -104,26 +89,30 @@ class Fork:
         capture.start_global_capturing()
         capture.suspend_global_capture()
 
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run the files, with the same end of each test as if they were all."""
-        items = self._taken()
-        item, file = next(items, None), None
-        while item is not None:
-            if item.path != file:
-                file = item.path
-                self._tells.send(item.nodeid.partition("::")[0])
-            following = next(items, None)
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-            if following is None or following.path != file:
-                self._tells.send(self._reports)
-                self._reports = []
-            item = following
+    def pytest_runtestloop(self) -> bool:
+        """Run files until there are no more, or one has left threads of other libraries."""
+        number = self._take() if self._first is None else self._first
+        while number is not None:
+            following = self._take()
+            self._run(self._files[number], [] if following is None else self._files[following])
+            if following is not None and _has_threads_of_others():
+                self._tells.send(following)
+                break
+            number = following
         self._tells.close()
         return True
 
-    def _taken(self) -> Iterator[pytest.Item]:
-        while number := os.read(self._numbers, _NUMBER.size):
-            yield from self._files[_NUMBER.unpack(number)[0]]
+    def _take(self) -> int | None:
+        number = os.read(self._numbers, _NUMBER.size)
+        return cast(int, _NUMBER.unpack(number)[0]) if number else None
+
+    def _run(self, items: list[pytest.Item], following: list[pytest.Item]) -> None:
+        """Run a file, with the same end of each test as if all files were one."""
+        self._tells.send(items[0].nodeid.partition("::")[0])
+        for item, after in zip_longest(items, [*items[1:], *following[:1]]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+        self._tells.send(self._reports)
+        self._reports = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep it until the file is done."""
@@ -131,31 +120,69 @@ class Fork:
         self._reports.append(hook(config=self.config, report=report))
 
 
-class Parent:
-    """The pytest that has forked: it shows what its forks tell."""
+def _has_threads_of_others() -> bool:
+    own = sum(thread.name.startswith("dray-") for thread in threading.enumerate())
+    return driver_fork.threads() - own > 1
 
-    def __init__(self, forks: dict[Connection, int]) -> None:
-        self._forks = forks
+
+class Parent:
+    """The pytest that forks: it shows what its forks tell."""
+
+    def __init__(self, files: list[list[pytest.Item]]) -> None:
+        self._files = files
+        self._numbers, numbered = os.pipe()
+        os.write(numbered, b"".join(map(_NUMBER.pack, range(len(files)))))
+        os.close(numbered)
+        self._forks: dict[Connection, int] = {}  # their process ids
+        self._at: dict[Connection, str] = {}  # the files that they run
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Show a file's tests when it is done; fail if a fork has died."""
-        left, at = {**self._forks}, dict.fromkeys(self._forks, "no file")
         try:
-            while left:
-                for told in cast(list[Connection], wait([*left])):
+            for _ in range(session.config.option.processes):
+                if self._runs_as_fork(session):
+                    return True
+            while self._forks:
+                for told in cast(list[Connection], wait([*self._forks])):
                     try:
                         said = told.recv()
                     except EOFError:
-                        _reap(left.pop(told), at[told])
+                        _reap(self._forks.pop(told), self._at[told])
+                        continue
+                    if isinstance(said, str):
+                        self._at[told] = said
+                    elif isinstance(said, int):
+                        if self._runs_as_fork(session, said):
+                            return True
                     else:
-                        if isinstance(said, str):
-                            at[told] = said
-                        else:
-                            _show(session, said)
+                        _show(session, said)
         finally:
-            for pid in left.values():
+            for pid in self._forks.values():
                 os.kill(pid, signal.SIGINT)
                 os.waitpid(pid, 0)
+        return True
+
+    def _runs_as_fork(self, session: pytest.Session, first: int | None = None) -> bool:
+        """Fork; in the fork run files and return True.
+
+        One plugin runs tests in each fork, and another one, this, tells of them in the parent.
+        """
+        told, tells = Pipe(duplex=False)
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid != 0:
+            tells.close()
+            self._forks[told], self._at[told] = pid, "no file"
+            return False
+        for other in [told, *self._forks]:
+            other.close()
+        self._forks.clear()
+        plugins = session.config.pluginmanager
+        plugins.unregister(self)
+        plugins.unregister(name="terminalreporter")
+        fork = Fork(session.config, self._files, self._numbers, tells, first)
+        plugins.register(fork, "terminalreporter")
+        session.config.hook.pytest_runtestloop(session=session)
         return True
 
 
@@ -184,6 +211,4 @@ def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
     first = [name for name in (f"tests/{name}" for name in LONGEST) if name in files]
-    last = [n for late in LEAVES_THREADS for n in files if n.startswith(f"tests/{late}")]
-    others = (name for name in files if name not in {*first, *last})
-    return [files[name] for name in chain(first, others, last)]
+    return [files[name] for name in dict.fromkeys([*first, *files])]
