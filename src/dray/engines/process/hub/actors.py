@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import ActorOperations
 from dray.engines.process.hub.records import (
     ActorRecord,
     CallDetails,
@@ -43,7 +42,7 @@ _FEW = 16
 _PIECE = 32
 
 
-class Actors(ActorOperations, CallListener):
+class Actors(CallListener):
     """All actors of a session."""
 
     def __init__(

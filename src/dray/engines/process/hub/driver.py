@@ -27,7 +27,7 @@ from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.lost_nodes import settle_losses
 from dray.engines.process.hub.orphans import Orphans
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
+from dray.engines.process.hub.protocol import operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.tasks import Tasks, Variables
@@ -65,7 +65,7 @@ def _not_shown(stream: str, lines: Sequence[str]) -> None:
     """Take lines that nobody wants to see."""
 
 
-class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
+class DriverRuntime(ProcessRuntime):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
@@ -116,19 +116,9 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
         self._groups = groups = Groups(hub, tasks, self.actors, kill)
         self._orphans = Orphans(hub, tasks, self.actors)
+        waits, leases = Waits(hub, self.streams, tasks), Leases(hub, ledger)
         self._operations = operations(
-            Parts(
-                objects=hub,
-                waits=Waits(hub, self.streams, tasks),
-                kinds=tasks.kinds,
-                tasks=tasks,
-                streams=self.streams,
-                actors=self.actors,
-                groups=groups,
-                leases=Leases(hub, ledger),
-                status=self,
-                attach=self,
-            )
+            hub, waits, tasks, self.streams, self.actors, groups, leases, self
         )
         self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import KindOperations
 from dray.engines.process.hub.records import (
     Client,
     FunctionDescriptor,
@@ -24,7 +23,7 @@ from dray.scheduling.requests import Request
 BUNDLE_LABEL = "dray.io/bundle"
 
 
-class FunctionTable(KindOperations):
+class FunctionTable:
     """All functions and classes that are used.
 
     Each has an object in the store, which the process that has told of it holds, and so does each

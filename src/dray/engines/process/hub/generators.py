@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import StreamOperations
 from dray.engines.process.hub.records import Client, Task
 from dray.engines.rpc.serialization import Payload, is_error
 
@@ -55,7 +54,7 @@ class _Stream:
         return self.task is None or index < self.count
 
 
-class Streams(StreamOperations):
+class Streams:
     """All streams of a session."""
 
     def __init__(self, hub: Hub) -> None:

@@ -44,7 +44,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from dray.engines.process.hub.protocol import ObjectOperations
 from dray.engines.process.hub.records import Client, Room
 from dray.engines.process.lock import HubLock
 from dray.engines.process.objects.store import Store
@@ -53,7 +52,7 @@ from dray.errors import DrayError
 from dray.scheduling.requests import Reservation
 
 
-class Hub(ObjectOperations):
+class Hub:
     """Objects and questions; `tasks.py`, `actors.py` and `placement_groups.py` add the rest."""
 
     def __init__(self, store_bytes: int) -> None:

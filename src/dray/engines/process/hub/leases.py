@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Literal
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import LeaseOperations
 from dray.engines.process.hub.records import Client
 from dray.errors import DrayError
 from dray.scheduling.ledger import Held, Ledger
@@ -36,7 +35,7 @@ class LeasedReservation(Reservation):
             give_back()
 
 
-class Leases(LeaseOperations):
+class Leases:
     """Reserves from the session's ledger for other processes; what they hold ends with them."""
 
     def __init__(self, hub: Hub, ledger: Ledger) -> None:

@@ -13,7 +13,6 @@ from dray.engines.placement_group import PlacementGroup
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.process.objects.references import arrived_group
@@ -24,7 +23,7 @@ from dray.scheduling.placement import demand_of
 from dray.scheduling.requests import Node, Request, Reservation
 
 
-class Groups(GroupOperations):
+class Groups:
     """All placement groups of a session."""
 
     def __init__(

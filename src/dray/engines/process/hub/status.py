@@ -10,7 +10,6 @@ from dray.engines.local import describe_node, nodes_of
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import StatusOperations
 from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
@@ -25,7 +24,7 @@ from dray.status import (
 )
 
 
-class Status(StatusOperations):
+class Status:
     """Answers questions about the session."""
 
     def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups, pool: Pool) -> None:

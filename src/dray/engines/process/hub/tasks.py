@@ -39,7 +39,6 @@ from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.lookahead import LATE_S, Lookahead, later
-from dray.engines.process.hub.protocol import TaskOperations
 from dray.engines.process.hub.records import (
     Client,
     Count,
@@ -69,7 +68,7 @@ Variables = Callable[
 ]
 
 
-class Tasks(TaskOperations):
+class Tasks:
     """Runs tasks on workers.
 
     Args:

@@ -15,14 +15,13 @@ from typing import Literal
 
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.protocol import WaitOperations
 from dray.engines.process.hub.records import Client, Item, WaitRequest
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import Payload, is_error
 from dray.errors import ObjectLostError
 
 
-class Waits(WaitOperations):
+class Waits:
     """The questions that are not answered yet."""
 
     def __init__(self, hub: Hub, streams: Streams, tasks: Tasks) -> None:
