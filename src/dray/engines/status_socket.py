@@ -15,6 +15,7 @@ import selectors
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,25 +34,46 @@ def _prefix() -> str:
 
 
 class StatusSocket:
-    """Answers those who ask for a program's status.
+    """Answers those who ask for a program's status, once it is open.
 
     A program that cannot listen is not shown, and works.
 
     Args:
-        status: Answer, as JSON-compatible values.
+        status: Answer, as JSON-compatible values, without what is shown beside it.
     """
 
-    def __init__(self, reader: Reader, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, reader: Reader, status: Callable[[], Described]) -> None:
         self._reader = reader
         self._status = status
+        self._shown: dict[str, list[Callable[[], object]]] = {}
         self._listener: socket.socket | None = None
-        if sys.platform == "linux":
+        self._lock = threading.Lock()
+        self._opened = False
+
+    def open(self) -> None:
+        """Let `dray status` find this program from now on, until it is closed."""
+        with self._lock:
+            opened, self._opened = self._opened, True
+            if opened or sys.platform != "linux":
+                return
             try:
                 self._listener = _listen()
             except OSError as error:
                 _logger.debug("dray status will not show this program: %s", error)
             else:
-                reader.watch(self._listener, self._on_call)
+                self._reader.watch(self._listener, self._on_call)
+
+    def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
+        """Do as `Engine.show` says."""
+
+        def end() -> None:
+            with self._lock, contextlib.suppress(ValueError):  # a second call
+                self._shown[subject].remove(describe)
+
+        with self._lock:
+            self._shown.setdefault(subject, []).append(describe)
+        self.open()
+        return end
 
     def _on_call(self) -> None:
         assert self._listener is not None
@@ -70,14 +92,18 @@ class StatusSocket:
                 caller.sendall(json.dumps(self._answer()).encode())
 
     def _answer(self) -> Described:
+        with self._lock:
+            shown = {subject: list(given) for subject, given in self._shown.items()}
         try:
-            return self._status()
+            described = {subject: [tell() for tell in given] for subject, given in shown.items()}
+            return {**self._status(), **described}
         except Exception as error:
             _logger.debug("dray status was not answered", exc_info=True)
             return {"engine": "process", "note": f"it cannot tell: {error!r}"}
 
     def close(self) -> None:
         """Stop to listen. On the reader's thread, or once that has ended."""
+        self._opened = True
         if self._listener is not None:
             self._reader.unwatch(self._listener)
             self._listener.close()

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
 from dray.engines.console import fill_standard_descriptors
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from dray.engines.runtime import Described
     from dray.status import ProgramStatus
 
-T = TypeVar("T")
 _PRELOADED = ("numpy", "pandas", "torch")
 _ENTRY = "dray.engines.process.worker.entry"
 
@@ -122,11 +121,10 @@ class ProcessEngine(LocalEngine):
         self._lock = threading.Lock()
         self._closed = False
         self._runtime: DriverRuntime | None = None
-        self._status_socket: StatusSocket | None = None
-        self._shown: dict[str, list[Callable[[], object]]] = {}
         self._options = options
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
+        self._status_socket = StatusSocket(self._reader, self._status)
         names = self.lock_names()
         self._device_locks = DeviceLocks(names, self._watch, self._ledger.readmit)
         self._ledger.device_locks = self._device_locks if names else None
@@ -138,9 +136,6 @@ class ProcessEngine(LocalEngine):
         else:
             self._reader.start()
             self._reader.watch(fd, callback)
-
-    def drive(self, loop: Callable[[], T]) -> T:
-        return loop()
 
     def hear_out(self, then: Callable[[], object]) -> None:
         if self._reader.is_running:
@@ -180,22 +175,12 @@ class ProcessEngine(LocalEngine):
                     self._open_files,
                     self._stall_warning_s,
                 )
-                self._light()
+                self._status_socket.open()
             return self._runtime
-
-    def _light(self) -> None:
-        """Let `dray status` find this program from now on. With the lock held."""
-        if self._status_socket is None and not self._closed:
-            self._status_socket = StatusSocket(self._reader, self._status)
 
     def _status(self) -> Described:
         runtime = self._runtime
-        with self._lock:
-            shown = {subject: list(given) for subject, given in self._shown.items()}
-        return {
-            **asdict(runtime.demand("query", "overview") if runtime else self._own_status()),
-            **{subject: [describe() for describe in given] for subject, given in shown.items()},
-        }
+        return asdict(runtime.demand("query", "overview") if runtime else self._own_status())
 
     def _own_status(self) -> ProgramStatus:
         from dray.status import ProgramStatus
@@ -203,14 +188,7 @@ class ProcessEngine(LocalEngine):
         return ProgramStatus(engine=self.name, nodes=nodes_of(self._ledger))
 
     def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
-        def end() -> None:
-            with self._lock, contextlib.suppress(ValueError):  # a second call
-                self._shown[subject].remove(describe)
-
-        with self._lock:
-            self._shown.setdefault(subject, []).append(describe)
-            self._light()
-        return end
+        return self._status_socket.show(subject, describe)
 
     @shielded
     def lose_node(self, node_id: str) -> None:
@@ -443,8 +421,7 @@ class ProcessEngine(LocalEngine):
                 actor.on_exit(None, killed=True)
         if self._runtime is not None:
             self._runtime.close()
-        if self._status_socket is not None:
-            self._status_socket.close()
+        self._status_socket.close()
         self._device_locks.close()
         self._reader.do_tasks()
         for sock in self._attach_sockets:

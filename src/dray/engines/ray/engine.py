@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any
 
 from dray.engines.base import CLOSED, Actor, ActorFactory, ActorSpec, Engine, Mailbox, Options
 from dray.engines.rpc import wire
@@ -65,8 +65,6 @@ from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described, Runtime
 from dray.status import ProgramStatus
 
-T = TypeVar("T")
-
 _LOST = "the program has closed its connection to Ray"
 
 
@@ -108,8 +106,7 @@ class RayEngine(Engine):
         membership = Membership(self._address, context.namespace, context.get_job_id())
         self._agents = NodeAgents(membership, self._reader.isolate)
         self._listener_lock = threading.Lock()
-        self._status_socket: StatusSocket | None = None
-        self._shown: dict[str, list[Callable[[], object]]] = {}
+        self._status_socket = StatusSocket(self._reader, self._status)
         self._opened_listener: WorkerListener | None = None
 
     @property
@@ -140,25 +137,14 @@ class RayEngine(Engine):
             return self._opened_listener
 
     def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
-        def end() -> None:
-            with self._listener_lock, contextlib.suppress(ValueError):  # a second call
-                self._shown[subject].remove(describe)
-
-        with self._listener_lock:
-            self._shown.setdefault(subject, []).append(describe)
-            if self._status_socket is None and not self._closed:
-                self._status_socket = StatusSocket(self._reader, self._status)
-                self._reader.start()
+        end = self._status_socket.show(subject, describe)
+        if not self._closed:
+            self._reader.start()
         return end
 
     def _status(self) -> Described:
         """Return the status of this program; of the cluster, `dray status --address` asks Ray."""
-        shown = self._shown.items()
-        own = ProgramStatus(engine=self.name, address=self._address)
-        return {
-            **dataclasses.asdict(own),
-            **{key: [tell() for tell in list(given)] for key, given in shown},
-        }
+        return dataclasses.asdict(ProgramStatus(engine=self.name, address=self._address))
 
     def nodes(self) -> list[Node]:
         return cluster.nodes()
@@ -170,9 +156,6 @@ class RayEngine(Engine):
 
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         self._agents.prepare(modules)
-
-    def drive(self, loop: Callable[[], T]) -> T:
-        return loop()
 
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
         try:
@@ -372,8 +355,7 @@ class RayEngine(Engine):
             actor.on_death(EngineError("dray.shutdown() was called"), expected=True)
         if self._opened_listener is not None:
             self._opened_listener.close()
-        if self._status_socket is not None:
-            self._status_socket.close()
+        self._status_socket.close()
         self._reader.close()
         with self._connection():
             self._connected = False
