@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dray.engines.rpc.framing import Inbox, Message, encode, encode_all
+from dray.engines.rpc.framing import Inbox, Message, encode
 
 MESSAGES = [("small", 1), ("large", b"x" * 700_000), ("middle", b"y" * 65_000), ("last", 2)]
 
@@ -28,7 +28,7 @@ def test_messages_come_whole_in_whatever_pieces(
     ours, theirs = pair
     inbox, chance = Inbox(ours), random.Random(seed)
     heard: list[Message] = []
-    data = b"".join(map(encode, MESSAGES)) + encode_all(MESSAGES)
+    data = b"".join(map(encode, MESSAGES)) + encode(MESSAGES)
     while data:
         size = chance.choice((1, 3, 100, 65_536, 150_000))
         theirs.sendall(data[:size])

@@ -72,7 +72,7 @@ class Outlet(io.TextIOBase):
             return len(text)
         pieces = _pieces(text)
         for piece in pieces:
-            if self._writer is None and self._has_room(_PATIENCE_S):
+            if self._writer is None and self._has_room():
                 self._put(piece)
             else:
                 self._hold(piece + "".join(pieces))  # which is all that is left
@@ -100,7 +100,7 @@ class Outlet(io.TextIOBase):
         """Write what is held, as there is room for it."""
         while text := self._next_held():
             for piece in _pieces(text):
-                while not self._has_room(_PATIENCE_S):
+                while not self._has_room():
                     pass  # it is asked anew each time, for the stream may be another one by now
                 self._put(piece)
 
@@ -123,7 +123,7 @@ class Outlet(io.TextIOBase):
         if writer is not None:
             writer.join(seconds)
 
-    def _has_room(self, seconds: float) -> bool:
+    def _has_room(self) -> bool:
         """Wait for room for a piece; return whether there is.
 
         A stream without a file has room, and so has one of another kind than Python's own: the
@@ -133,7 +133,7 @@ class Outlet(io.TextIOBase):
         if not isinstance(stream, io.TextIOWrapper):
             return True
         try:
-            return bool(select.select([], [stream], [], seconds)[1])
+            return bool(select.select([], [stream], [], _PATIENCE_S)[1])
         except Exception:  # noqa: BLE001 (it is None, closed, or of the user's making)
             return True
 

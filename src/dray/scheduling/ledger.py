@@ -334,7 +334,10 @@ class Ledger:
     def _free_held(self, held: Held) -> bool:
         """Free what is held; return False if it had been before. With the lock held."""
         allocations, held.allocations = held.allocations, []
-        self._add(allocations, held.long_lived, 1)
+        for allocation in allocations:
+            if allocation.node in self.living:
+                self._add(allocation, held.long_lived, 1)
+                self._unlock_devices(allocation)
         return bool(allocations)
 
     def _set_aside(self, held: Held) -> bool:
@@ -358,11 +361,11 @@ class Ledger:
                 return None
             self._take_back_aside()
             for allocation in allocations:
-                self._add_one(allocation, long_lived, 1)
+                self._add(allocation, long_lived, 1)
             held = self._take(demand)
             for allocation in allocations:
                 if held is None:
-                    self._add_one(allocation, long_lived, -1)
+                    self._add(allocation, long_lived, -1)
                 else:
                     self._unlock_devices(allocation)
         if held is not None:
@@ -387,11 +390,7 @@ class Ledger:
         if not self._queue or self._paused:
             return
         with self._lock:
-            granted = self._queue.serve(
-                self._take,
-                lambda held: self._add(held.allocations, held.long_lived, 1),
-                self._lacks,
-            )
+            granted = self._queue.serve(self._take, self._free_held, self._lacks)
         for future, held in granted:  # outside the lock: callbacks may reserve again
             future.set_result(held)
 
@@ -410,22 +409,16 @@ class Ledger:
                 for placement, bundle in zip(chosen, demand.bundles, strict=True)
             ]
             for allocation in allocations:
-                self._add_one(allocation, demand.long_lived, -1)
+                self._add(allocation, demand.long_lived, -1)
             foreign = self._lock_devices(allocations)
             if foreign is None:
                 return Held(self, allocations, demand)
             for allocation in allocations:
-                self._add_one(allocation, demand.long_lived, 1)
+                self._add(allocation, demand.long_lived, 1)
             self._exclude(*foreign)
         return None
 
-    def _add(self, allocations: Sequence[Allocation], long_lived: bool, sign: int) -> None:
-        for allocation in allocations:
-            if allocation.node in self.living:
-                self._add_one(allocation, long_lived, sign)
-                self._unlock_devices(allocation)
-
-    def _add_one(self, allocation: Allocation, long_lived: bool, sign: int) -> None:
+    def _add(self, allocation: Allocation, long_lived: bool, sign: int) -> None:
         self._free[allocation.node].add(allocation.quantities, allocation.parts, sign)
         if long_lived:
             self._free_without_tasks[allocation.node].add(
@@ -464,14 +457,14 @@ class Ledger:
         name, device_id = device
         part = DeviceShare(self.nodes[node].devices[name].index(device_id), UNIT)
         self._excluded[device] = Allocation(node, ((name, UNIT),), {name: [part]})
-        self._add_one(self._excluded[device], True, -1)  # nobody knows for how long
+        self._add(self._excluded[device], True, -1)  # nobody knows for how long
 
     def readmit(self, device: tuple[str, str]) -> None:
         """Take note that another program may have let a device go."""
         with self._lock:
             excluded = self._excluded.pop(device, None)
             if excluded is not None:
-                self._add_one(excluded, True, 1)
+                self._add(excluded, True, 1)
         self._grant()
 
     def _place(

@@ -14,15 +14,9 @@ _LONG_HEAD, _LONG = 12, (1 << 32) - 1  # of `multiprocessing`, which does not st
 _CHUNK = 1 << 16
 
 
-def encode(message: Message) -> bytes:
-    """Return a message as it goes over the socket."""
+def encode(message: Message | list[Message]) -> bytes:
+    """Return a message, or several in one frame, which costs less, as it goes over the socket."""
     body = pickle.dumps(message, 5)
-    return len(body).to_bytes(_HEAD, "big") + body
-
-
-def encode_all(messages: list[Message]) -> bytes:
-    """Return messages in one frame, which costs less than a frame each."""
-    body = pickle.dumps(messages, 5)
     return len(body).to_bytes(_HEAD, "big") + body
 
 

@@ -145,9 +145,7 @@ def kill_below(pid: int) -> None:
 def kill_family(leader: int) -> None:
     """Kill a process, its group, and what is below it; one that is gone already is fine."""
     _signal(leader, signal.SIGSTOP)
-    kill_below(leader)
-    _signal(leader, signal.SIGKILL)
-    kill_group(leader)
+    kill_worker(leader)
 
 
 def kill_worker(pid: int) -> None:

@@ -19,7 +19,7 @@ from dray.engines.process.hub.records import (
 )
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
-from dray.engines.rpc.framing import Message, encode_all
+from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, failed, unmade
 from dray.engines.runtime import GROUP_REMOVED
 from dray.errors import (
@@ -288,7 +288,7 @@ class Actors(CallListener):
             running[task.number] = task
             messages += self._tasks.messages_of(task, worker, ("call",))
         if messages:
-            self._send(worker, encode_all(messages))
+            self._send(worker, encode(messages))
 
     def _place_once(self, actor: ActorRecord) -> None:
         if actor.creation.attempt == 0:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from dray.engines.process.hub.records import SchedulingClass, Task, WorkerProcess
 from dray.engines.rpc import wire
-from dray.engines.rpc.framing import Message, encode_all
+from dray.engines.rpc.framing import Message, encode
 
 # Seconds within which a task is a short one.
 _SHORT_S = 0.005
@@ -89,7 +89,7 @@ class Lookahead:
             room -= 1
         if messages:
             shape.followed.add(worker)
-            self._send(worker, encode_all(messages))
+            self._send(worker, encode(messages))
 
     def is_ahead(self, task: Task) -> bool:
         """Return whether a task was sent ahead, and the one before it is not known to be done."""

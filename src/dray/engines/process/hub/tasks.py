@@ -49,7 +49,7 @@ from dray.engines.process.hub.records import (
 )
 from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
-from dray.engines.rpc.framing import Message, encode, encode_all
+from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, failed, in_place_of, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
@@ -211,7 +211,7 @@ class Tasks:
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: Message) -> None:
         """Send a task or call to its worker."""
-        self.send(worker, encode_all(self.messages_of(task, worker, head)))
+        self.send(worker, encode(self.messages_of(task, worker, head)))
 
     def messages_of(self, task: Task, worker: WorkerProcess, head: Message) -> list[Message]:
         """Return what tells a worker of a task or call."""
