@@ -31,21 +31,19 @@ from dray.interrupts import final, leave, mark_shielded, pending, shielded, watc
 
 
 class Values(Conversation, Runtime):
-    """Keeps and reads objects."""
+    """Keeps and reads objects.
+
+    Attributes:
+        arena: The shared memory.
+        disk: The spill file of the session.
+    """
+
+    arena: Arena
+    disk: SpillFile
 
     @abstractmethod
     def new_ref(self, number: int) -> ProcessRef:
         """Return a reference that has been counted here already."""
-
-    @property
-    @abstractmethod
-    def arena(self) -> Arena:
-        """The shared memory."""
-
-    @property
-    @abstractmethod
-    def disk(self) -> SpillFile:
-        """The spill file of the session."""
 
     @shielded
     def store(self, packed: Packed) -> Payload:

@@ -35,7 +35,6 @@ from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
-from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
@@ -109,6 +108,7 @@ class DriverRuntime(ProcessRuntime):
         own_share = system_limits.shareable_bytes(int(host.memory_bytes() * _STORE_SHARE))
         self.hub = Hub(options.object_store_memory or own_share)
         self.pool = Pool(self._start_worker, 2 * max(2, host.cpu_count()))
+        self.arena, self.disk = self.hub.store.arena, self.hub.store.disk
         hub, self.streams = self.hub, Streams(self.hub)
         self.tasks = tasks = Tasks(
             hub, self.streams, ledger, self.pool, self._send, kill, cancel, variables
@@ -134,14 +134,6 @@ class DriverRuntime(ProcessRuntime):
         self._readers.start_background("dray-hub")
 
     # The runtime's half.
-
-    @property
-    def arena(self) -> Arena:
-        return self.hub.store.arena
-
-    @property
-    def disk(self) -> SpillFile:
-        return self.hub.store.disk
 
     def here(self) -> Mapping[str, Any]:
         return _NO_TASK
@@ -291,8 +283,8 @@ class DriverRuntime(ProcessRuntime):
             undo.pop_all()
         (out, out_of_worker), (err, err_of_worker) = pipes
         self._open_files.make_room(err_of_worker)
-        store, theirs = self.hub.store, worker.theirs.fileno()
-        fds = (out_of_worker, err_of_worker, theirs, store.arena.fd, store.disk.fd)
+        theirs = worker.theirs.fileno()
+        fds = (out_of_worker, err_of_worker, theirs, self.arena.fd, self.disk.fd)
         return worker, (out, err), fds
 
     def attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
@@ -309,7 +301,7 @@ class DriverRuntime(ProcessRuntime):
         self.hub.reply(client, question, self._attach_listener.address())
 
     def _attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        number, line, store = self._next_number(), Channel(sock), self.hub.store
+        number, line = self._next_number(), Channel(sock)
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
         begin = {
             "runtime_env": self._runtime_env.as_dict(),
@@ -323,7 +315,7 @@ class DriverRuntime(ProcessRuntime):
         with contextlib.suppress(OSError):  # it may have died meanwhile
             self.hub.clients[number] = line.client
             self._listen_to(line)
-            socket.send_fds(sock, [b"!"], [store.arena.fd, store.disk.fd])
+            socket.send_fds(sock, [b"!"], [self.arena.fd, self.disk.fd])
             self._send(line, encode(("begin", begin)))
 
     def _listen_to(self, line: Channel) -> None:

@@ -95,9 +95,9 @@ class Arena:
         fd: The file; owned by this object.
     """
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.size = size
+        self.size = os.fstat(fd).st_size
         self._warm = 0
         self._map: mmap.mmap | None = None  # of all of it, which views for reading share
         self._address = 0
@@ -121,7 +121,7 @@ class Arena:
                 f"the object store cannot have {size / 1e6:,.0f} MB: {error.strerror} (`ulimit -f` "
                 "limits it as it does files; dray.init(object_store_memory=...) asks for less)"
             ) from error
-        return cls(fd, size)
+        return cls(fd)
 
     def write(self, offset: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after another, each beginning at a whole page.

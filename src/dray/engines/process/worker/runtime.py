@@ -50,8 +50,8 @@ class WorkerRuntime(ProcessRuntime):
         self._sock = sock
         self._may_pass_on = may_pass_on
         self._inbox = inbox
-        self._arena = arena
-        self._disk = disk
+        self.arena = arena
+        self.disk = disk
         self._begin = begin
         self._on_work = on_work
         self._spin = AdaptiveSpin(host.cpu_count())
@@ -71,14 +71,6 @@ class WorkerRuntime(ProcessRuntime):
         self._poll.register(self._waker, select.POLLIN)
         turns = LeaderFollowers(self.read, self._interrupt)
         super().__init__(begin["number"], begin["job_id"], turns)
-
-    @property
-    def arena(self) -> Arena:
-        return self._arena
-
-    @property
-    def disk(self) -> SpillFile:
-        return self._disk
 
     def here(self) -> Mapping[str, Any]:
         return running.get(self.around)

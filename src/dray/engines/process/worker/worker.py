@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import signal
 import socket
@@ -308,13 +307,8 @@ def run(control: int, fds: Sequence[int]) -> NoReturn:
 
     def serve() -> int:
         sock, arena, disk = fds
-        size = os.fstat(arena).st_size
-        return TaskWorker(
-            socket.socket(fileno=sock),
-            socket.socket(fileno=control),
-            Arena(arena, size),
-            SpillFile(disk),
-        ).serve()
+        work, cancelled = socket.socket(fileno=sock), socket.socket(fileno=control)
+        return TaskWorker(work, cancelled, Arena(arena), SpillFile(disk)).serve()
 
     actor_host.run_to_end(serve, waits_for_children=False)
 
@@ -347,15 +341,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
         )
     arena, disk = fds
     inbox = Inbox(sock)
-    messages = _first(inbox)
-    size = os.fstat(arena).st_size
-    runtime = WorkerRuntime(
-        sock,
-        inbox,
-        Arena(arena, size),
-        SpillFile(disk),
-        messages[0][1],
-        lambda message: None,
-    )
+    _, begin = _first(inbox)[0]
+    runtime = WorkerRuntime(sock, inbox, Arena(arena), SpillFile(disk), begin, lambda message: None)
     runtime.may_be_interrupted = True  # the user's threads come and go
     return runtime
