@@ -76,47 +76,55 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOptions:
-    """Options of a remote function, checked and in dray's own words.
+class WorkOptions:
+    """Options that functions and actors have in common, checked and in dray's own words.
 
     Attributes:
-        name: Its name in messages.
-        resources: Name to quantity: CPU, GPU, memory and custom ones; no zeros.
-        num_returns: Number of references that a call returns, "streaming" or "dynamic".
-        most_unread: Items that a generator may be ahead of its reader; 0 is without limit.
-        max_calls: After how many calls its process is replaced; 0 is never.
-        max_retries: Number of retries when its process dies; -1 is without limit.
-        retry_exceptions: Exceptions that count as well: all, none, or these types.
+        resources: Name to quantity that it holds while it runs or lives; no zeros.
         label_selector: Labels that its node must have.
         placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
         origin: Its `@remote`; None is the function or class itself.
-        function_name: The function's own name.
     """
 
-    name: str
     resources: Mapping[str, float]
-    num_returns: int | Literal["streaming", "dynamic"] = 1
-    most_unread: int = 0
-    max_calls: int = 0
-    max_retries: int = 3
-    retry_exceptions: bool | tuple[type[BaseException], ...] = False
     label_selector: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     given: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(WorkOptions):
+    """Options of a remote function.
+
+    Attributes:
+        name: Its name in messages.
+        num_returns: Number of references that a call returns, "streaming" or "dynamic".
+        most_unread: Items that a generator may be ahead of its reader; 0 is without limit.
+        max_calls: After how many calls its process is replaced; 0 is never.
+        max_retries: Number of retries when its process dies; -1 is without limit.
+        retry_exceptions: Exceptions that count as well: all, none, or these types.
+        function_name: The function's own name.
+    """
+
+    name: str
+    num_returns: int | Literal["streaming", "dynamic"] = 1
+    most_unread: int = 0
+    max_calls: int = 0
+    max_retries: int = 3
+    retry_exceptions: bool | tuple[type[BaseException], ...] = False
     function_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActorOptions:
-    """Options of an actor, checked and in dray's own words.
+class ActorOptions(WorkOptions):
+    """Options of an actor.
 
     Attributes:
         class_name: Its name in messages.
-        resources: Name to quantity that it holds while it lives; no zeros.
         placement_resources: Resources that its node must offer when it starts; no zeros.
         name: Its name for `get_actor`.
         namespace: The name's namespace; None is the session's.
@@ -130,15 +138,9 @@ class ActorOptions:
         methods: Method name to the options that `dray.method` gave it.
         is_async: Whether the class has a method that is a coroutine function.
         in_order: Whether a call that waits for an argument holds up later ones of its caller.
-        label_selector: Labels that its node must have.
-        placement: Scheduling strategy.
-        runtime_env: Runtime environment, on top of the session's.
-        given: The options as the user gave them.
-        origin: Its `@remote`; None is the function or class itself.
     """
 
     class_name: str
-    resources: Mapping[str, float]
     placement_resources: Mapping[str, float]
     name: str | None = None
     namespace: str | None = None
@@ -152,11 +154,6 @@ class ActorOptions:
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_async: bool = False
     in_order: bool = True
-    label_selector: Mapping[str, str] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
-    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
-    given: Mapping[str, Any] = field(default_factory=dict)
-    origin: Origin | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

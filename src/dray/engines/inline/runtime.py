@@ -42,6 +42,7 @@ from dray.engines.runtime import (
     Runtime,
     Submit,
     TaskOptions,
+    WorkOptions,
     group_name_taken,
     warn_not_detached,
 )
@@ -152,18 +153,14 @@ class InlineRuntime(Runtime):
 
         return create
 
-    def _request(
-        self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
-    ) -> Request:
+    def _request(self, options: WorkOptions, resources: Mapping[str, float]) -> Request:
         placement = options.placement
         selector = {**options.label_selector, **placement.hard_labels}
         if placement.kind == "node" and not placement.soft:
             selector[NODE_ID] = placement.node_id
         return Request([resources], selectors=[selector])
 
-    def _place(
-        self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
-    ) -> InlineGroup | None:
+    def _place(self, options: WorkOptions, resources: Mapping[str, float]) -> InlineGroup | None:
         """Return the placement group to run in, if any."""
         placement, here = options.placement, self.execution_context()
         self._ledger.check(self._request(options, resources))
@@ -189,7 +186,7 @@ class InlineRuntime(Runtime):
 
     def _surroundings(
         self,
-        options: TaskOptions | ActorOptions,
+        options: WorkOptions,
         group: InlineGroup | None,
         devices: Mapping[str, tuple[str, ...]],
     ) -> tuple[ExecutionContext, RuntimeEnv]:
@@ -207,7 +204,7 @@ class InlineRuntime(Runtime):
         variables = {name: value for name, value in shown.items() if value is not None}
         return here, RuntimeEnv(variables) | runtime_env
 
-    def _first_devices(self, options: TaskOptions | ActorOptions) -> dict[str, tuple[str, ...]]:
+    def _first_devices(self, options: WorkOptions) -> dict[str, tuple[str, ...]]:
         ids = self._ledger.nodes[0].devices
         asked = options.resources.items()
         return {name: tuple(ids[name][: math.ceil(n)]) for name, n in asked if name in ids}

@@ -6,7 +6,7 @@ import math
 import time
 
 from dray.engines.ray import cluster
-from dray.engines.runtime import ActorOptions, TaskOptions
+from dray.engines.runtime import ActorOptions, WorkOptions
 from dray.errors import InfeasibleError
 from dray.scheduling.placement import Demand, demand_of
 from dray.scheduling.requests import Node, Request
@@ -65,11 +65,10 @@ class Capacity:
         return cluster.lacking(request, nodes)
 
 
-def check_bundle(what: str, options: TaskOptions | ActorOptions) -> None:
+def check_bundle(what: str, options: WorkOptions) -> None:
     """Return if the one bundle that is asked for can hold something; Ray looks at all of them."""
     place = options.placement
-    if place.group is None:
-        return
+    assert place.group is not None
     asked = options.resources
     if isinstance(options, ActorOptions):
         asked = options.placement_resources

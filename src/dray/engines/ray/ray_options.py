@@ -13,7 +13,7 @@ from typing import Any
 from ray.util import scheduling_strategies as strategies
 
 from dray.engines.ray.placement_groups import RayGroup
-from dray.engines.runtime import ActorOptions, CallOptions, Described, Placement, TaskOptions
+from dray.engines.runtime import ActorOptions, CallOptions, Described, Placement, WorkOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.scheduling.labels import EXISTS
@@ -36,7 +36,7 @@ _METHOD = (
 )
 
 
-def of_remote(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> Described:
+def of_remote(options: WorkOptions, environment: RuntimeEnv) -> Described:
     """Return what `.options()` of a remote function, or of an actor class, of Ray's takes."""
     own = _ACTOR if isinstance(options, ActorOptions) else _TASK
     settings = _chosen(options.given, (*_ALIKE, *own))
@@ -77,7 +77,7 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def request(options: TaskOptions | ActorOptions) -> tuple[Request, str] | None:
+def request(options: WorkOptions) -> tuple[Request, str] | None:
     """Return what a node must offer, and which node it must be (or ""); None if others know.
 
     In a placement group, Ray itself compares a request with the bundles.

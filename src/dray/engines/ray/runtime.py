@@ -52,6 +52,7 @@ from dray.engines.runtime import (
     Runtime,
     Submit,
     TaskOptions,
+    WorkOptions,
     group_name_taken,
 )
 from dray.engines.runtime_env import RuntimeEnv
@@ -143,7 +144,7 @@ class RayRuntime(Runtime):
     def _shows_variables(self) -> bool:
         return gpu_variables.differs()
 
-    def _check(self, name: str, options: TaskOptions | ActorOptions) -> None:
+    def _check(self, name: str, options: WorkOptions) -> None:
         _check_group(options)
         wanted = ray_options.request(options)
         if wanted is not None:
@@ -325,7 +326,7 @@ class RayRuntime(Runtime):
         return status(self.nodes())
 
 
-def _check_group(options: TaskOptions | ActorOptions) -> None:
+def _check_group(options: WorkOptions) -> None:
     """Return if the placement group that was asked for, if any, is there: Ray would wait for it."""
     if isinstance(options.placement.group, RayGroup):
         options.placement.group.check()

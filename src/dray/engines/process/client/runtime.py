@@ -39,9 +39,11 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
+    Placement,
     Returned,
     Submit,
     TaskOptions,
+    WorkOptions,
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
@@ -80,9 +82,7 @@ class ProcessRuntime(Values):
 
     # Tasks.
 
-    def _kind(
-        self, what: str, target: object, options: TaskOptions | ActorOptions, name: str
-    ) -> FunctionRef:
+    def _kind(self, what: str, target: object, options: WorkOptions, name: str) -> FunctionRef:
         """Tell the hub of a function or class with its options, unless it knows them."""
         origin = options.origin or target
         told = self._pickled.get(origin)
@@ -90,20 +90,12 @@ class ProcessRuntime(Values):
             told = self._pickled[origin] = _Told(pack(target, name))
         packed = told.packed
         group = options.placement.group
-        rest = {
-            field.name: getattr(options, field.name)
-            for field in dataclasses.fields(options)
-            if field.name not in ("given", "origin", "placement")
-        }
+        rest = _fields(options, "given", "origin", "placement")
         if "retry_exceptions" in rest:
             rest["retry_exceptions"] = serialization.pack_types(rest["retry_exceptions"])
         if "methods" in rest:
             rest["methods"] = _with_types(serialization.pack_types, rest["methods"])
-        place = {
-            field.name: getattr(options.placement, field.name)
-            for field in dataclasses.fields(options.placement)
-            if field.name != "group"
-        }
+        place = _fields(options.placement)
         place["group"] = group.number if isinstance(group, ProcessGroup) else None
         group_here, environment_here = self.passed_on()
         if options.placement.kind == "default" and group_here is not None:
@@ -331,6 +323,11 @@ class ProcessRuntime(Values):
             raise ConfigError("exit_actor() works only inside an actor's method")
         self.on_exit()
         raise SystemExit(0)
+
+
+def _fields(options: WorkOptions | Placement, *without: str) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(options) if field.name not in without]
+    return {name: getattr(options, name) for name in names}
 
 
 def _with_types(
