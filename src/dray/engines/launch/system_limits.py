@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import signal
 
 # So many descriptors are left for others when the limit is raised.
 _MARGIN = 128
@@ -114,8 +115,18 @@ def _container_limit() -> str:
     return ""
 
 
-def out_of_memory_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory since it started."""
+class MemoryWatch:
+    """Tells whether the kernel killed a process for want of memory, since before it started."""
+
+    def __init__(self) -> None:
+        self._kills = _out_of_memory_kills()
+
+    def was_starved(self, exitcode: int | None, killed: bool) -> bool:
+        """Return whether a process ended so, by its exit status and whether it was killed here."""
+        return exitcode == -signal.SIGKILL and not killed and _out_of_memory_kills() > self._kills
+
+
+def _out_of_memory_kills() -> int:
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):

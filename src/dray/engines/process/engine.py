@@ -11,7 +11,6 @@ import contextlib
 import functools
 import itertools
 import os
-import signal
 import socket
 import sys
 import threading
@@ -23,7 +22,7 @@ from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Starte
 from dray.engines.console import fill_standard_descriptors
 from dray.engines.launch import system_limits
 from dray.engines.launch.server import Basis, Server
-from dray.engines.launch.system_limits import OpenFiles
+from dray.engines.launch.system_limits import MemoryWatch, OpenFiles
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.process.lock import IN_A_FINALISER
 from dray.engines.rpc import wire
@@ -31,7 +30,7 @@ from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import StatusSocket
-from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
+from dray.errors import ConfigError, EngineError, NodeDiedError
 from dray.interrupts import shielded, unwrap
 from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.ledger import Held
@@ -67,7 +66,7 @@ class TrainingActor(RemoteActor):
         self._server = server
         self._devices = devices
         self._lost_node: Node | None = None
-        self._oom_before = system_limits.out_of_memory_kills()
+        self._memory = MemoryWatch()
 
     def kill(self) -> None:
         self._server.kill(self.number)
@@ -92,13 +91,9 @@ class TrainingActor(RemoteActor):
             why = f"its process ended, because its node {self._lost_node.title} is gone"
             self.on_death(NodeDiedError(exitcode, details=why), expected=False)
             return
-        kills = system_limits.out_of_memory_kills()
-        starved = exitcode == -9 and not killed and kills > self._oom_before
-        kind = OutOfMemoryError if starved else WorkerDiedError
-        error = kind(exitcode, out_of_memory=starved)
-        # One that was ending on its own when it was killed has an exit status of its own.
-        by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
-        self.on_death(error, expected=by_us or (self.stopping and exitcode == 0))
+        starved = self._memory.was_starved(exitcode, killed)
+        error, expected = self.death_of(exitcode, killed=killed, starved=starved)
+        self.on_death(error, expected=expected)
 
 
 class ProcessEngine(LocalEngine):

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import pickle
+import signal
 import socket
 import threading
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from dray.engines.rpc import wire
 from dray.engines.rpc.framing import Inbox
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.output_pipe import OutputPipe
-from dray.errors import EngineError
+from dray.errors import EngineError, OutOfMemoryError, WorkerDiedError
 
 # Reads in a row from one process, so that one which talks without end does not keep others waiting.
 _MOST_READS = 4
@@ -189,6 +190,17 @@ class RemoteActor(Actor):
     def has_output(self) -> bool:
         """True while an output descriptor has not ended."""
         return any(output.is_open for output in self._outputs)
+
+    def death_of(
+        self, exitcode: int | None, *, killed: bool, starved: bool
+    ) -> tuple[EngineError, bool]:
+        """Return why the process ended, and whether that was expected.
+
+        One that was ending on its own when it was killed has an exit status of its own.
+        """
+        kind = OutOfMemoryError if starved else WorkerDiedError
+        by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
+        return kind(exitcode, out_of_memory=starved), by_us or (self.stopping and exitcode == 0)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
         """Take what the dead process left, answer what is pending, and tell the mailbox."""

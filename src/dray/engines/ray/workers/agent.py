@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import ray
 
 from dray.accelerators import families
-from dray.engines.launch import system_limits
 from dray.engines.launch.server import Basis, Server
-from dray.engines.launch.system_limits import OpenFiles
+from dray.engines.launch.system_limits import MemoryWatch, OpenFiles
 from dray.engines.ray.workers import driver_environment
 from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
@@ -91,15 +90,14 @@ class _Child:
         self.pid: int | None = None
         self.outputs: list[OutputPipe] = []
         self._agent = agent
-        self._kills_before = system_limits.out_of_memory_kills()
+        self._memory = MemoryWatch()
 
     def on_start(self, pid: int, node: Node) -> None:
         self.pid = pid
         self._agent.tell(Forked(self.number, pid))
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
-        kills = system_limits.out_of_memory_kills()
-        starved = exitcode == -9 and not killed and kills > self._kills_before
+        starved = self._memory.was_starved(exitcode, killed)
         self._agent.drain(self)
         self._agent.tell(Exited(self.number, exitcode, killed, starved))
 

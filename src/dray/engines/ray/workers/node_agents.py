@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -87,11 +86,8 @@ class ForkedActor(RemoteActor):
 
     def on_exit(self, exited: Exited) -> None:
         """Take note of the process's end, of which its connection may tell later."""
-        kind = OutOfMemoryError if exited.starved else WorkerDiedError
-        status = exited.status
-        by_us = exited.killed and status in (None, 0, -signal.SIGKILL)
-        expected = by_us or (self.stopping and status == 0)
-        self._end = (kind(status, out_of_memory=exited.starved), expected)
+        _, status, killed, starved = exited
+        self._end = self.death_of(status, killed=killed, starved=starved)
         if self._hung_up:
             self._tell_end()
             return
