@@ -34,22 +34,17 @@ def nodes() -> list[Node]:
     """Return the nodes that are alive."""
     leaving = ray._private.state.state.get_draining_nodes()
     return [
-        _node(entry, entry["Resources"], leaves=entry["NodeID"] in leaving)
-        for entry in ray.nodes()
+        Node(
+            entry["NodeID"],
+            entry["NodeManagerAddress"],
+            offered := entry["Resources"],
+            entry["Labels"],
+            families={name: family.name for name, family in families_on(offered).items()},
+            leaves=entry["NodeID"] in leaving,
+        )
+        for entry in all_nodes()
         if entry["Alive"]
     ]
-
-
-def _node(entry: Mapping[str, Any], resources: Mapping[str, float], *, leaves: bool) -> Node:
-    offered = {name: amount for name, amount in resources.items() if name not in _INTERNAL}
-    return Node(
-        entry["NodeID"],
-        entry["NodeManagerAddress"],
-        offered,
-        entry.get("Labels") or {},
-        families={name: family.name for name, family in families_on(offered).items()},
-        leaves=leaves,
-    )
 
 
 def all_nodes() -> list[Described]:

@@ -77,13 +77,10 @@ class Actors(CallListener):
     ) -> None:
         kind = self._tasks.kinds.all[key]
         options = kind.options
-        if kind.shape.removed:
+        refusal = ConfigError(GROUP_REMOVED) if kind.shape.removed else kind.shape.infeasible
+        if refusal is not None:
             self._hub.free_room(client, payload)
-            self._hub.refuse(client, question, ConfigError(GROUP_REMOVED))
-            return
-        if kind.shape.infeasible is not None:
-            self._hub.free_room(client, payload)
-            self._hub.refuse(client, question, kind.shape.infeasible)
+            self._hub.refuse(client, question, refusal)
             return
         namespace = options["namespace"] or self._namespace
         name = options["name"]

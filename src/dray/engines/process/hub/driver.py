@@ -232,14 +232,8 @@ class DriverRuntime(ProcessRuntime):
         worker, (out, err), theirs = self._open_worker(number, node, runtime_env)
         worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
         self.hub.clients[number] = worker.client
-        begin = {
-            "number": number,
-            "environment": wire.Begin.like_here(environment, directory),
-            "node_id": node.node_id,
-            "job_id": self._job_id,
-            "namespace": self._namespace,
-            "runtime_env": self._runtime_env.as_dict(),
-        }
+        begin = self._begin(number, node.node_id)
+        begin["environment"] = wire.Begin.like_here(environment, directory)
         self.tap.watch(worker, out, "stdout")
         self.tap.watch(worker, err, "stderr")
         try:
@@ -258,6 +252,15 @@ class DriverRuntime(ProcessRuntime):
             for fd in theirs[:2]:
                 os.close(fd)
         return worker
+
+    def _begin(self, number: int, node_id: str) -> dict[str, Any]:
+        return {
+            "number": number,
+            "node_id": node_id,
+            "job_id": self._job_id,
+            "namespace": self._namespace,
+            "runtime_env": self._runtime_env.as_dict(),
+        }
 
     def _open_worker(
         self, number: int, node: Node, runtime_env: RuntimeKey
@@ -303,15 +306,7 @@ class DriverRuntime(ProcessRuntime):
     def _attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line = self._next_number(), Channel(sock)
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
-        begin = {
-            "runtime_env": self._runtime_env.as_dict(),
-            **around,
-            "number": number,
-            "actor_id": os.urandom(16).hex(),
-            "node_id": node_id,
-            "job_id": self._job_id,
-            "namespace": self._namespace,
-        }
+        begin = {**self._begin(number, node_id), **around, "actor_id": os.urandom(16).hex()}
         with contextlib.suppress(OSError):  # it may have died meanwhile
             self.hub.clients[number] = line.client
             self._listen_to(line)

@@ -89,14 +89,10 @@ class TaskTable:
         if is_error(found.payload):
             self.end(task, found.payload, found.nested)
         elif not task.unready:
-            self._became_ready(task)
-
-    def _became_ready(self, task: Task) -> None:
-        """Called when all that a task or call has waited for is there."""
-        if task.actor is None:
-            self._enqueue(task)
-        else:
-            task.actor.calls.on_call_ready(task)
+            if task.actor is None:
+                self._enqueue(task)
+            else:
+                task.actor.calls.on_call_ready(task)
 
     def maker_of(self, number: int) -> Task | None:
         """Return the task or call that makes a result, unless it is over."""

@@ -172,9 +172,7 @@ class Store:
             if type(payload) is tuple:
                 if payload[0] == STORED:
                     self._regions[payload[1]].owner = None
-                    self._free_if_unused(payload[1])
-                elif payload[0] == SPILLED:
-                    self.free_disk(payload)
+                self._give_up(payload)
             if entry.on_unused is not None:
                 entry.on_unused()
 
