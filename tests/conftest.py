@@ -221,7 +221,7 @@ def _engine_processes() -> set[int]:
     assert isinstance(engine, ProcessEngine)
     runtime = engine._runtime
     idle = [] if runtime is None else [w for w in runtime.pool.all.values() if not w.actor]
-    servers = [server._process.pid for server in engine._servers.values()]
+    servers = [server._process.pid for server in engine._servers.all()]
     return {
         *servers,
         *(heir for server in servers for heir in _heirs_of(server)),

@@ -1,4 +1,4 @@
-"""The driver's end of a fork server: asks it for workers, and for their end."""
+"""The driver's end of fork servers: asks them for workers, and for their end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from dray.engines.base import CLOSED
 from dray.engines.launch import driver_fork, system_limits
 from dray.engines.launch.driver_fork import Clone
 from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.requests import Requests, is_shortage
 from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
+from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError
 from dray.scheduling.requests import Node
 
@@ -208,6 +211,86 @@ class Server:
         os.close(self._lifeline)
         self._process.wait()
         self._requests.close()
+
+
+class Servers:
+    """The fork servers of one process.
+
+    Args:
+        start: Starts one that is to have a basis.
+        reader: Its thread hears of them.
+        gives_way: Returns whether a server without workers ends when another one starts, by the
+            basis of both.
+        on_gone: Takes one that has ended on its own, before its workers' ends are told.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[Basis], Server],
+        reader: Reader,
+        gives_way: Callable[[Basis, Basis], bool],
+        on_gone: Callable[[Server], object],
+    ) -> None:
+        self._start = start
+        self._reader = reader
+        self._gives_way = gives_way
+        self._on_gone = on_gone
+        self._servers: dict[Basis, Server] = {}
+        self._dismissed: set[Server] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def all(self) -> list[Server]:
+        """Return those that were not dismissed."""
+        with self._lock:
+            return list(self._servers.values())
+
+    def of(self, worker: int) -> list[Server]:
+        """Return the server that has made a worker, if that is not gone."""
+        return [server for server in self.all() if worker in server.actors]
+
+    def get(self, basis: Basis) -> Server:
+        """Return a server that has this basis, and start it if there is none."""
+        with self._lock:
+            if self._closed:
+                raise EngineError(CLOSED)
+            for server in self._servers.values():
+                if not server.ended() and server.has(basis):
+                    return server
+            for old, server in list(self._servers.items()):
+                if self._gives_way(old, basis) and server.dismiss_if_idle():
+                    self._dismissed.add(self._servers.pop(old))
+            new = self._servers[basis] = self._start(basis)
+            self._reader.start()
+            self._reader.watch(new.control, lambda: self._on_notice(new))
+            return new
+
+    def forget(self, server: Server) -> None:
+        """Give it to nobody any more."""
+        with self._lock:
+            if self._servers.get(server.basis) is server:
+                del self._servers[server.basis]
+            self._dismissed.discard(server)
+
+    def close(self) -> list[Server]:
+        """Start no more; return those that run, which the caller closes."""
+        with self._lock:
+            self._closed = True
+            servers = [*self._servers.values(), *self._dismissed]
+            self._servers.clear()
+        return servers
+
+    def _on_notice(self, server: Server) -> None:
+        """Hear what becomes of a worker, or that the server is gone. On the reader's thread."""
+        told = server.hear()
+        if told is not None:
+            self._reader.isolate(told)
+            return
+        self.forget(server)
+        self._reader.unwatch(server.control)
+        self._on_gone(server)
+        for told in server.bury():
+            self._reader.isolate(told)
 
 
 def _not_started(number: int) -> EngineError:

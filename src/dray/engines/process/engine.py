@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
-from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
+from dray.engines.base import Actor, ActorSpec, Mailbox, Options, Started
 from dray.engines.console import fill_standard_descriptors
 from dray.engines.launch import system_limits
-from dray.engines.launch.server import Basis, Server
+from dray.engines.launch.server import Basis, Server, Servers
 from dray.engines.launch.system_limits import MemoryWatch, OpenFiles
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.process.lock import IN_A_FINALISER
@@ -109,8 +109,6 @@ class ProcessEngine(LocalEngine):
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
         self._stall_warning_s = settings.stall_warning_s
-        self._servers: dict[Basis, Server] = {}
-        self._dismissed: set[Server] = set()
         self._numbers = itertools.count(1)  # the driver itself is 0
         self._attach_sockets: set[socket.socket] = set()  # of workers that may use tasks and actors
         self._lock = threading.Lock()
@@ -120,6 +118,12 @@ class ProcessEngine(LocalEngine):
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
         self._status_socket = StatusSocket(self._reader, self._status)
+        self._servers = Servers(
+            self._start_server,
+            self._reader,
+            lambda old, new: bool(old.variables and new.variables),  # which runs have brought
+            self._on_server_gone,
+        )
         names = self.lock_names()
         self._device_locks = DeviceLocks(names, self._watch, self._ledger.readmit)
         self._ledger.device_locks = self._device_locks if names else None
@@ -141,7 +145,7 @@ class ProcessEngine(LocalEngine):
     @shielded
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         variables = (self._runtime_env | runtime_env).expanded(os.environ)
-        self._server(_basis(modules, variables))
+        self._servers.get(_basis(modules, variables))
 
     @property
     def runtime(self) -> DriverRuntime:
@@ -192,9 +196,7 @@ class ProcessEngine(LocalEngine):
         if node_id not in known:
             raise ConfigError(f"there is no node {node_id!r}; there are {', '.join(known)}")
         self._ledger.remove_node(node_id)
-        with self._lock:
-            servers = list(self._servers.values())
-        for server in servers:
+        for server in self._servers.all():
             for number, (actor, node) in list(server.actors.items()):
                 if node.node_id != node_id:
                     continue
@@ -207,16 +209,11 @@ class ProcessEngine(LocalEngine):
 
     def _task_server(self) -> Server:
         """Return a server that makes workers for tasks: any without variables of a run will do."""
-        with self._lock:
-            running = [
-                server
-                for basis, server in self._servers.items()
-                if not basis.variables and not server.ended()
-            ]
-        if running:
-            return running[0]
+        for server in self._servers.all():
+            if not server.basis.variables and not server.ended():
+                return server
         # What the driver has imported, its tasks will most likely need.
-        return self._server(Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
+        return self._servers.get(Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
 
     def _fork_worker(self, worker: WorkerProcess, fds: Sequence[int]) -> None:
         try:
@@ -225,45 +222,16 @@ class ProcessEngine(LocalEngine):
             self._task_server().fork(worker, worker.node, fds)
 
     def _kill_worker(self, worker: WorkerProcess) -> None:
-        for server in self._servers_of(worker):
+        for server in self._servers.of(worker.number):
             server.kill(worker.number)
 
     def _tell_cancelled(self, worker: WorkerProcess, task: int) -> None:
-        for server in self._servers_of(worker):
+        for server in self._servers.of(worker.number):
             server.cancel(worker.number, task)
 
-    def _servers_of(self, worker: WorkerProcess) -> list[Server]:
-        """Return the server that has made a worker, if that is not gone."""
-        with self._lock:
-            servers = list(self._servers.values())
-        return [server for server in servers if worker.number in server.actors]
-
-    def _server(self, basis: Basis) -> Server:
-        """Return a server that has this basis, and start it if there is none.
-
-        One that has variables and no workers makes room for another with variables.
-        """
-        with self._lock:
-            if self._closed:
-                raise EngineError(CLOSED)
-            running = (other for other in self._servers.values() if not other.ended())
-            server = next((other for other in running if other.has(basis)), None)
-            if server is None:
-                for old, other in list(self._servers.items()):
-                    if basis.variables and old.variables and other.dismiss_if_idle():
-                        self._dismissed.add(self._servers.pop(old))
-                server = Server(
-                    basis,
-                    _ENTRY,
-                    self._method,
-                    self._share_imports,
-                    self._open_files,
-                    self._reader.run,
-                )
-                self._servers[basis] = server
-                self._reader.start()
-                self._reader.watch(server.control, lambda: self._on_notice(server))
-            return server
+    def _start_server(self, basis: Basis) -> Server:
+        open_files, run = self._open_files, self._reader.run
+        return Server(basis, _ENTRY, self._method, self._share_imports, open_files, run)
 
     @shielded
     def start_actor(self, spec: ActorSpec) -> Actor:
@@ -280,9 +248,9 @@ class ProcessEngine(LocalEngine):
             "runtime_env": runtime_env.as_dict(),
         }
         try:
-            actor = self._fork(self._server(basis), spec, node, around)
+            actor = self._fork(self._servers.get(basis), spec, node, around)
         except EngineError:  # a server that was killed: the next one serves
-            actor = self._fork(self._server(basis), spec, node, around)
+            actor = self._fork(self._servers.get(basis), spec, node, around)
         variables = {**self.variables(devices, node, own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
@@ -303,9 +271,8 @@ class ProcessEngine(LocalEngine):
                 server.fork(actor, node, fds)
             except EngineError:
                 self._reader.run(lambda: actor.on_exit(None, killed=True))
-                with self._lock:
-                    if server.ended() and self._servers.get(server.basis) is server:
-                        del self._servers[server.basis]
+                if server.ended():
+                    self._servers.forget(server)
                 raise
         return actor
 
@@ -349,9 +316,7 @@ class ProcessEngine(LocalEngine):
         """Nobody may wait for ever for what will not come."""
         if self._runtime is not None:
             self._runtime.begin_close("the thread that hears of workers has ended")
-        with self._lock:
-            servers = list(self._servers.values())
-        for server in servers:
+        for server in self._servers.all():
             for actor, _ in list(server.actors.values()):
                 self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
 
@@ -368,32 +333,13 @@ class ProcessEngine(LocalEngine):
                 return
         sock.close()
 
-    def _on_notice(self, server: Server) -> None:
-        told = server.hear()
-        if told is None:
-            self._on_server_gone(server)
-        else:
-            self._reader.isolate(told)
-
     def _on_server_gone(self, server: Server) -> None:
         """The fork server died on its own: its workers died with it, and what they started must."""
-        with self._lock:
-            if self._servers.get(server.basis) is server:
-                del self._servers[server.basis]
-            self._dismissed.discard(server)
-        self._reader.unwatch(server.control)
         if self._runtime is not None:
             from dray.engines.process.hub.records import WorkerProcess
 
-            self._runtime.lose(
-                [
-                    worker
-                    for worker, _ in server.actors.values()
-                    if isinstance(worker, WorkerProcess)
-                ]
-            )
-        for told in server.bury():
-            self._reader.isolate(told)
+            actors = [actor for actor, _ in server.actors.values()]
+            self._runtime.lose([each for each in actors if isinstance(each, WorkerProcess)])
 
     @shielded
     def close(self) -> None:
@@ -405,8 +351,7 @@ class ProcessEngine(LocalEngine):
             self._closed = True
             if self._runtime is not None:
                 self._runtime.begin_close("dray.shutdown() was called")
-            servers = [*self._servers.values(), *self._dismissed]
-            self._servers.clear()
+        servers = self._servers.close()
         self._ledger.close()
         self._asked.close()
         self._reader.stop()

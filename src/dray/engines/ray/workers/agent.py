@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
 
 from dray.accelerators import families
-from dray.engines.launch.server import Basis, Server
+from dray.engines.launch.server import Basis, Server, Servers
 from dray.engines.launch.system_limits import MemoryWatch, OpenFiles
 from dray.engines.ray.workers import driver_environment
 from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
@@ -127,10 +126,9 @@ class Agent:
         )
         self._inherited = {n: v for n, v in variables.items() if n not in os.environ}
         self._open_files = OpenFiles()
-        self._servers: dict[Basis, Server] = {}
-        self._lock = threading.Lock()
         self._node = Node("", "", {})
         self._reader = Reader(lifeline.end_with_family)
+        self._servers = Servers(self._start, self._reader, lambda *_: True, lambda server: None)
         self._reader.start()
         environment = dict(ray.get_runtime_context().runtime_env)
         self.tell(Ready(tuple(self._inherited), hidden, environment))
@@ -162,16 +160,13 @@ class Agent:
 
     def kill(self, number: int) -> None:
         """End a worker, if it is there."""
-        with self._lock:
-            servers = list(self._servers.values())
-        for server in servers:
-            if number in server.actors:
-                server.kill(number)
+        for server in self._servers.of(number):
+            server.kill(number)
 
     def close(self) -> None:
         """End all workers."""
         self._reader.stop()
-        for server in self._servers.values():
+        for server in self._servers.close():
             server.close()
         self._reader.close()
 
@@ -196,17 +191,10 @@ class Agent:
     def _server(self, modules: tuple[str, ...]) -> Server:
         """Return a fork server that has modules, and start it if there is none."""
         basis = Basis(modules, tuple(sorted(self._inherited.items())))
-        with self._lock:
-            for server in self._servers.values():
-                if not server.ended() and server.has(basis):
-                    return server
-            for old, server in list(self._servers.items()):
-                if server.dismiss_if_idle():
-                    del self._servers[old]
-            server = Server(basis, _ENTRY, "fork", False, self._open_files, self._reader.run)
-            self._servers[basis] = server
-            self._reader.watch(server.control, lambda: self._on_notice(server))
-            return server
+        return self._servers.get(basis)
+
+    def _start(self, basis: Basis) -> Server:
+        return Server(basis, _ENTRY, "fork", False, self._open_files, self._reader.run)
 
     # On the reader thread.
 
@@ -219,15 +207,3 @@ class Agent:
         """Pass on the last words of a worker, and close its pipes."""
         for output in child.outputs:
             output.finish()
-
-    def _on_notice(self, server: Server) -> None:
-        told = server.hear()
-        if told is not None:
-            self._reader.isolate(told)
-            return
-        with self._lock:
-            if self._servers.get(server.basis) is server:
-                del self._servers[server.basis]
-        self._reader.unwatch(server.control)
-        for told in server.bury():
-            self._reader.isolate(told)
