@@ -156,7 +156,6 @@ _UTIL: dict[str, str | Absent] = {
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
     **_each("client client_connect connect", _ON_A_NODE),
     "disconnect": "call dray.shutdown()",
-    "collective": "use torch.distributed in the workers, or dray.train.collective in a train loop",
     "dask": "use dask.distributed, or submit the work as tasks",
     **_each(
         "debugpy ray_debugpy pdb rpdb",

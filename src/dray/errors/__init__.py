@@ -25,6 +25,7 @@ DrayError
 ├── TaskCancelledError                  a call was cancelled before it ended
 ├── TaskError                           a task or an actor's method raised; also of the user's type
 ├── DataFunctionError                   a function raised on rows of a dataset; of its type as well
+├── CollectiveError (RuntimeError)      a rank of a group of actors did not take part
 ├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
 ├── EngineError                         the engine itself broke
 │   ├── WorkerDiedError                 a worker's process ended before its work did
@@ -335,6 +336,20 @@ class DataFunctionError(DrayError):
     """
 
     __str__ = Exception.__str__  # a KeyError's is a repr, and an OSError's its number
+
+
+class CollectiveError(DrayError, RuntimeError):
+    """A collective of a group of actors failed, since a rank did not take part.
+
+    Attributes:
+        group_name: Name of the group.
+        rank: The rank that tells of it.
+    """
+
+    def __init__(self, message: str, *, group_name: str = "", rank: int = -1) -> None:
+        super().__init__(message)
+        self.group_name = group_name
+        self.rank = rank
 
 
 class PendingCallsLimitExceeded(DrayError):

@@ -42,7 +42,15 @@ __all__ = [
 
 attach_getattr(
     __name__,
-    later=("joblib", "metrics", "multiprocessing", "queue", "scheduling_strategies", "state"),
+    later=(
+        "collective",
+        "joblib",
+        "metrics",
+        "multiprocessing",
+        "queue",
+        "scheduling_strategies",
+        "state",
+    ),
 )
 
 
