@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dray.checks import require
 from dray.compat.attributes import AbsentMember
-from dray.errors import ConfigError, MissingDependencyError, NoSuchCheckpointError
+from dray.errors import ConfigError, NoSuchCheckpointError
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
 from dray.train.run.retention import lookup, ranked
@@ -196,10 +197,9 @@ class Result:
 
 
 def _read_reports(result: Result) -> pandas.DataFrame:
-    try:
-        import pandas
-    except ImportError:
-        raise MissingDependencyError("pandas", "pandas") from None
+    require("pandas", "pandas")
+    import pandas
+
     directory = RunDirectory(result._place)
     validated = {each.report: [each] for each in directory.checkpoints() if each.validation}
     return pandas.DataFrame(

@@ -8,6 +8,7 @@ import re
 import urllib.parse
 from typing import Any
 
+from dray.checks import require
 from dray.errors import ConfigError, MissingDependencyError, shown_url
 from dray.train.storage.paths import local_path
 from dray.train.storage.place import Place, RemotePath
@@ -87,10 +88,9 @@ def _split_options(scheme: str, rest: str) -> tuple[str, dict[str, Any]]:
 
 
 def _place_of_url(url: str, scheme: str, what: str, options: dict[str, Any]) -> RemotePath:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise MissingDependencyError("fsspec", _PACKAGES.get(scheme, ("", "fsspec"))[1]) from None
+    require("fsspec", _PACKAGES.get(scheme, ("", "fsspec"))[1])
+    from fsspec.core import url_to_fs
+
     try:
         if scheme in _PACKAGES:
             importlib.import_module(_PACKAGES[scheme][0])  # fsspec may know another one besides
@@ -149,10 +149,9 @@ def _unwrapped(given: object, of: str) -> Any:
         return inner
     if not type(inner).__module__.startswith("pyarrow"):
         raise ConfigError(f"{of} must be a file system of fsspec or pyarrow, not {given!r}")
-    try:
-        from fsspec.implementations.arrow import ArrowFSWrapper
-    except ImportError:
-        raise MissingDependencyError("fsspec", "fsspec") from None
+    require("fsspec", "fsspec")
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
     return ArrowFSWrapper(inner)
 
 
@@ -175,10 +174,9 @@ def shown_filesystem(place: Place) -> str:
 
 def arrow_filesystem(place: Place) -> Any:
     """Return the file system of a place, of pyarrow."""
-    try:
-        from pyarrow import fs
-    except ImportError:
-        raise MissingDependencyError("pyarrow", "pyarrow") from None
+    require("pyarrow", "pyarrow")
+    from pyarrow import fs
+
     if not isinstance(place, RemotePath):
         return fs.LocalFileSystem()
     inner = place.filesystem
