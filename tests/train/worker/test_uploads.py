@@ -23,7 +23,7 @@ def test_what_every_rank_has_reported_is_put_in_place_though_the_rest_is_given_u
     upload = Upload(Checkpoint("somewhere"), ("model",), beside=True)
     for report in range(3):
         uploads.begin(report, upload)
-        uploads.go_on_beside(report, upload)
+        uploads.go_on_beside(report)
     for report in range(2):  # the third is not made by all
         uploads.take(Share(report, "staging", ("model",)))
     uploads.give_up()

@@ -9,7 +9,6 @@ one checkpoint at a time on its way there: its next report of one waits for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from dray.engines.base import Post
@@ -17,23 +16,18 @@ from dray.errors import StorageError, describe
 from dray.train.storage.checkpoint_files import secure
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
+from dray.train.worker.beside import Beside
 from dray.train.worker.run_messages import ReportDone, Secured
 
 
-class Securing:
-    """The files of one rank that are committed, and not known to be on the disk.
-
-    Attributes:
-        error: The failure of a flush, until `check` raises it.
-    """
+class Securing(Beside):
+    """The files of one rank that are committed, and not known to be on the disk."""
 
     def __init__(self, care: Care, post: Post) -> None:
+        super().__init__("dray-securing")
         self._care = care
         self._post = post
         self._staged: dict[int, Mapping[str, Fingerprint]] = {}
-        self._thread = ThreadPoolExecutor(1, "dray-securing")
-        self._current: Future[None] | None = None  # the last one
-        self.error: BaseException | None = None
 
     def staged(self, report: int, files: Mapping[str, Fingerprint]) -> bool:
         """Take note of the files that a rank has staged; return whether they are to be secured."""
@@ -47,7 +41,7 @@ class Securing:
     def begin(self, done: ReportDone) -> None:
         """Begin to secure the files of a report that is done, if that is awaited."""
         if self._is_awaited(done):
-            self._current = self._thread.submit(self._secure_beside, done)
+            self.submit(self._secure, done)
 
     def see_through(self, done: ReportDone) -> None:
         """Do so on this thread.
@@ -57,12 +51,6 @@ class Securing:
         """
         if self._is_awaited(done):
             self._secure(done)
-
-    def _secure_beside(self, done: ReportDone) -> None:
-        try:
-            self._secure(done)
-        except BaseException as error:  # noqa: BLE001 (a report of the rank raises it)
-            self.error = self.error or error
 
     def _is_awaited(self, done: ReportDone) -> bool:
         if not done.provisional:
@@ -79,23 +67,3 @@ class Securing:
             self._post(Secured(done.report, {}, text))
             raise
         self._post(Secured(done.report, dict(files)))
-
-    def wait(self) -> None:
-        """Wait until all is on the disk, or is not taken by it."""
-        if self._current is not None:
-            self._current.result()
-
-    def check(self) -> None:
-        """Raise what has failed, once.
-
-        Raises:
-            StorageError: The disk does not take the files of a checkpoint.
-        """
-        error = self.error
-        if error is not None:
-            self.error = None
-            raise error.with_traceback(None)  # all of it is of this file
-
-    def close(self) -> None:
-        """Wait for what has begun, and end the thread."""
-        self._thread.shutdown()

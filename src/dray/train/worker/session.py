@@ -274,7 +274,7 @@ class TrainSession:
         )
         self.post(told, quiet=upload is None and self._late)
         if upload is not None and upload.beside:
-            self._uploads.go_on_beside(number, upload)
+            self._uploads.go_on_beside(number)
             if self._barrier:
                 self._uploads.await_share(number)
         elif upload is not None or self._barrier:

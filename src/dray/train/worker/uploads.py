@@ -14,12 +14,12 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dray.errors import StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.storage.checksums import Fingerprint
+from dray.train.worker.beside import Beside
 from dray.train.worker.run_messages import ReportDone, Share
 from dray.user_warnings import warn_user
 
@@ -89,27 +89,22 @@ def _naming(report: int) -> Iterator[None]:
         raise named from error.__cause__
 
 
-class Uploads:
+class Uploads(Beside):
     """The reports of one rank that are waited for, and the checkpoints that they have brought.
 
     Args:
         stage: Puts a share of an upload's files in place, and tells the controller.
         secure: Sees to the files of a report that is done, on the uploads' own thread.
-
-    Attributes:
-        error: The failure of an upload, until `check` raises it.
     """
 
     def __init__(
         self, stage: Callable[[Share, Upload], None], secure: Callable[[ReportDone], None]
     ) -> None:
+        super().__init__("dray-uploads")
         self._stage = stage
         self._secure = secure
         self._pending: dict[int, _UnderWay] = {}  # by report
-        self._thread = ThreadPoolExecutor(1, "dray-uploads")
-        self._last: Future[None] | None = None
         self._given_up = False
-        self.error: BaseException | None = None
 
     # On the train function's thread.
 
@@ -145,16 +140,9 @@ class Uploads:
             raise _without_checkpoint(report, message.trouble)
         return message
 
-    def go_on_beside(self, report: int, upload: Upload) -> None:
+    def go_on_beside(self, report: int) -> None:
         """See a report through in the thread; `check` or `finish` raises what goes wrong."""
-        self._last = self._thread.submit(self._see_through_beside, report, upload)
-
-    def check(self) -> None:
-        """Raise what an upload has failed with, once."""
-        error = self.error
-        if error is not None:
-            self.error = None
-            raise error.with_traceback(None)  # all of it is of this file
+        self.submit(self._see_through_beside, report)
 
     def await_share(self, report: int) -> None:
         """Wait until every rank has made a report."""
@@ -168,15 +156,13 @@ class Uploads:
         Raises:
             StorageError: A checkpoint could not be put in place.
         """
-        if self._last is not None:  # which comes after all others
-            self._last.result()
+        self.wait()
         self.check()
 
     def finish_begun(self) -> None:
         """Wait for the files that every rank's report has made due; the rest is given up."""
         self._end_waits()
-        if self._last is not None:
-            self._last.result()
+        self.wait()
 
     # On the control thread.
 
@@ -200,15 +186,14 @@ class Uploads:
     def close(self) -> None:
         """Give up what is left, and wait until the thread has ended."""
         self.give_up()
-        self._thread.shutdown()
+        super().close()
 
     # On the uploads' own thread.
 
-    def _see_through_beside(self, report: int, upload: Upload) -> None:
-        try:
-            done = self.see_through(report)
-            if done is not None:
-                self._secure(done)
-                upload.conclude()
-        except BaseException as error:  # noqa: BLE001 (the rank's next report raises it)
-            self.error = self.error or error
+    def _see_through_beside(self, report: int) -> None:
+        upload = self._pending[report].upload
+        assert upload is not None
+        done = self.see_through(report)
+        if done is not None:
+            self._secure(done)
+            upload.conclude()
