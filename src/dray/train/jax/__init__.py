@@ -127,6 +127,13 @@ class JaxConfig(BackendConfig):
 
     backend_cls = JaxBackend
     framework = "jax"
+    modules = (
+        *BackendConfig.modules,
+        "jax",
+        "jax.experimental.multihost_utils",
+        "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
+        "dray.train.jax",
+    )
 
     use_tpu: bool | None = None
     use_gpu: bool | None = None
@@ -141,13 +148,6 @@ class JaxConfig(BackendConfig):
 
     def __post_init__(self) -> None:
         self.check()
-        self.modules = (
-            *BackendConfig.modules,
-            "jax",
-            "jax.experimental.multihost_utils",
-            "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
-            "dray.train.jax",
-        )
 
     def check(self) -> None:
         """Raise ConfigError if an option, which may have been set since, is malformed."""

@@ -87,9 +87,7 @@ class LightGBMConfig(BackendConfig):
 
     backend_cls = LightGBMBackend
     framework = "lightgbm"
-
-    def __post_init__(self) -> None:
-        self.modules = (*BackendConfig.modules, "lightgbm", "dray.train.lightgbm.callback")
+    modules = (*BackendConfig.modules, "lightgbm", "dray.train.lightgbm.callback")
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:

@@ -77,9 +77,7 @@ class TensorflowConfig(BackendConfig):
 
     backend_cls = TensorflowBackend
     framework = "tensorflow"
-
-    def __post_init__(self) -> None:
-        self.modules = (*BackendConfig.modules, "tensorflow", "dray.train.tensorflow")
+    modules = (*BackendConfig.modules, "tensorflow", "dray.train.tensorflow")
 
 
 @checked_arguments("TensorflowTrainer")

@@ -85,6 +85,16 @@ class TorchConfig(BackendConfig):
 
     backend_cls = TorchBackend
     framework = "torch"
+    modules = (
+        *BackendConfig.modules,
+        "torch",
+        "torch.distributed",
+        "torch.nn.parallel",
+        "torch.utils.data",
+        "dray.train.torch.data",
+        "dray.train.torch.model",
+        "dray.train.torch.process_group",
+    )
 
     backend: str | None = None
     init_method: str = "env"
@@ -105,16 +115,6 @@ class TorchConfig(BackendConfig):
 
     def __post_init__(self) -> None:
         self.check()
-        self.modules = (
-            *BackendConfig.modules,
-            "torch",
-            "torch.distributed",
-            "torch.nn.parallel",
-            "torch.utils.data",
-            "dray.train.torch.data",
-            "dray.train.torch.model",
-            "dray.train.torch.process_group",
-        )
 
     def check(self) -> None:
         """Raise ConfigError if an option, which may have been set since, is malformed."""

@@ -79,12 +79,12 @@ class XGBoostConfig(BackendConfig):
 
     backend_cls = XGBoostBackend
     framework = "xgboost"
+    modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
 
     xgboost_communicator: str = "rabit"
 
     def __post_init__(self) -> None:
         self.check()
-        self.modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
 
     def check(self) -> None:
         """Raise ConfigError if an option, which may have been set since, is malformed."""
