@@ -122,6 +122,7 @@ class Bookmark:
         rows: The number of rows; None if it is not known.
 
     Attributes:
+        begun: Whether an epoch has begun, and is not over.
         resumes: Whether there were positions.
         late: Whether the program is given rows only when the next ones are taken, since what it
             reads through is ahead of it.
@@ -132,19 +133,14 @@ class Bookmark:
         self.rows = rows
         self.resumes = bool(positions)
         self.late = False
-        self._begun = False
+        self.begun = False
         self._held = 0
-
-    @property
-    def begun(self) -> bool:
-        """Return whether an epoch has begun, and is not over."""
-        return self._begun
 
     def begin(self) -> Position:
         """Begin an epoch, or go on with the one that was interrupted; return where."""
-        if self._begun:  # an earlier iteration was left before its end
+        if self.begun:  # an earlier iteration was left before its end
             self.end()
-        self._begun = True
+        self.begun = True
         return self.position
 
     def take(self, rows: int) -> None:
@@ -160,11 +156,11 @@ class Bookmark:
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; the one that was interrupted goes on."""
-        if self._begun or epoch != self.position.epoch:
+        if self.begun or epoch != self.position.epoch:
             self._turn_to(epoch)
 
     def _turn_to(self, epoch: int) -> None:
-        self._begun, self._held = False, 0
+        self.begun, self._held = False, 0
         self.position = Position(epoch, rows=self.rows)
 
 

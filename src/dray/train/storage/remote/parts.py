@@ -150,8 +150,8 @@ class Parts:
                 self._error = error
 
 
-class PartedLines:
-    """A file of sealed lines in parts.
+class PartedLog:
+    """A log in parts.
 
     Args:
         writer: The number of this writer of it.
@@ -162,30 +162,26 @@ class PartedLines:
         self._name = name
         self._writer = writer
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add a line; raises StorageError if earlier ones cannot be written."""
-        self.append_text(json_bytes(record))
+    def write(self, data: bytes | memoryview) -> int:
+        """Add bytes; return how many were taken: all.
 
-    def append_text(self, text: bytes) -> None:
-        """Add a line, given as a JSON object; raises as `append` does."""
-        self._parts.add(self._name, self._writer, seal(text) + b"\n")
+        Raises:
+            StorageError: Earlier ones cannot be written.
+        """
+        self._parts.add(self._name, self._writer, bytes(data))
+        return len(data)
 
     def close(self) -> None:
         """Do nothing: what is added is written soon, or when the storage is flushed or closed."""
 
 
-class PartedLog:
-    """A log in parts; as `PartedLines`."""
+class PartedLines(PartedLog):
+    """A file of sealed lines in parts."""
 
-    def __init__(self, parts: Parts, name: str, writer: int) -> None:
-        self._parts = parts
-        self._name = name
-        self._writer = writer
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line; raises as `write` does."""
+        self.append_text(json_bytes(record))
 
-    def write(self, data: memoryview) -> int:
-        """Add bytes; return how many were taken: all."""
-        self._parts.add(self._name, self._writer, bytes(data))
-        return len(data)
-
-    def close(self) -> None:
-        """Do nothing: what is added is written soon, or when the storage is closed."""
+    def append_text(self, text: bytes) -> None:
+        """Add a line, given as a JSON object; raises as `write` does."""
+        self.write(seal(text) + b"\n")
