@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.accelerators import Family, Found, families, family_of
+from dray.accelerators.family import Variables
 from dray.errors import ConfigError
 
 # Each device has an id, and a place in the ledger.
@@ -25,7 +26,7 @@ class Offer:
     found: Found | None
     ids: tuple[str, ...]
 
-    def show(self, ids: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str | None]:
+    def show(self, ids: tuple[str, ...], environ: Mapping[str, str]) -> Variables:
         """Return the variables that limit a process to some of the devices."""
         return self.family.show(ids, environ, self.found.count if self.found else 0)
 

@@ -13,6 +13,8 @@ from dray.errors import ConfigError
 # The value of a visibility variable that vendors' tools leave in a container without devices.
 _NO_DEVICES = "NoDevFiles"
 
+Variables = dict[str, str | None]  # of a process's environment; None is to be unset
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -140,9 +142,7 @@ class Family(ABC):
             raise ConfigError(f"{text!r} names devices with a gap in between; remove the comma")
         return ids
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         """Return the variables that limit a process to some devices; None is to be unset.
 
         Args:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
-from dray.accelerators.family import Family
+from dray.accelerators.family import Family, Variables
 from dray.accelerators.vendor_queries import Package, ask
 from dray.errors import ConfigError
 
@@ -49,9 +49,7 @@ class Numbered(Family):
             )
         return [str(int(i)) for i in ids]
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         return super().show(sorted(ids, key=int), environ, count)
 
     def _count(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dray import host
-from dray.accelerators.family import Found
+from dray.accelerators.family import Found, Variables
 from dray.accelerators.id_styles import CudaLike
 from dray.accelerators.vendor_queries import Package, ask, detail
 from dray.errors import ConfigError
@@ -71,9 +71,7 @@ class Amd(CudaLike):
                 )
         return super().visible(environ)
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         shown = super().show(ids, environ, count)
         if _HIP in shown:
             shown[_ROCR] = None
@@ -87,25 +85,21 @@ FAMILY = Amd
 def _inventory(smi: Package) -> Found:
     smi.amdsmi_init()
     try:
-        return _devices(smi)
+        devices = smi.amdsmi_get_processor_handles()
+        if not devices:
+            return Found(count=0, trouble="the AMD driver is there, but no GPU that dray may use")
+        about = [detail(smi, "amdsmi_get_gpu_asic_info", device) or {} for device in devices]
+        memory = detail(smi, "amdsmi_get_gpu_vram_info", devices[0]) or {}
+        driver = detail(smi, "amdsmi_get_gpu_driver_info", devices[0]) or {}
+        return Found(
+            count=len(devices),
+            type=_TYPES.get(_number(about[0].get("device_id"))),
+            driver=driver.get("driver_version"),
+            memory_bytes=_number(memory.get("vram_size")) * 2**20 or None,
+            names=[str(info.get("market_name", "unknown")) for info in about],
+        )
     finally:
         smi.amdsmi_shut_down()
-
-
-def _devices(smi: Package) -> Found:
-    devices = smi.amdsmi_get_processor_handles()
-    if not devices:
-        return Found(count=0, trouble="the AMD driver is there, but no GPU that dray may use")
-    about = [detail(smi, "amdsmi_get_gpu_asic_info", device) or {} for device in devices]
-    memory = detail(smi, "amdsmi_get_gpu_vram_info", devices[0]) or {}
-    driver = detail(smi, "amdsmi_get_gpu_driver_info", devices[0]) or {}
-    return Found(
-        count=len(devices),
-        type=_TYPES.get(_number(about[0].get("device_id"))),
-        driver=driver.get("driver_version"),
-        memory_bytes=_number(memory.get("vram_size")) * 2**20 or None,
-        names=[str(info.get("market_name", "unknown")) for info in about],
-    )
 
 
 def _by_files(why: str) -> Found:

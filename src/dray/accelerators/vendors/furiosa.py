@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from dray.accelerators.family import Family, Found
+from dray.accelerators.family import Family, Found, Variables
 from dray.accelerators.vendor_queries import Package, ask
 from dray.errors import ConfigError
 from dray.host import device_files
@@ -49,9 +49,7 @@ class Furiosa(Family):
             ids.append(match[1])
         return list(dict.fromkeys(ids))  # two parts of one device are one device
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         return super().show([f"npu:{i}" for i in ids], environ, count)
 
 

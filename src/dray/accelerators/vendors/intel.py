@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from dray import host
-from dray.accelerators.family import Family, Found
+from dray.accelerators.family import Family, Found, Variables
 from dray.accelerators.vendor_queries import output_of
 from dray.errors import ConfigError
 
@@ -97,9 +97,7 @@ class Intel(Family):
     def parse(self, text: str) -> list[str]:
         return self._limit(text) or []
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         if self.is_opted_out(environ):
             return {}
         if not ids:

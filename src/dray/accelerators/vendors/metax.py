@@ -33,17 +33,13 @@ FAMILY = Metax
 def _inventory(sml: Package) -> Found:
     sml.mxSmlExInit()
     try:
-        return _devices(sml)
+        count = int(sml.mxSmlExDeviceGetCount())
+        if not count:
+            return Found(count=0, trouble="the MetaX driver is there, but no GPU that dray may use")
+        names = [_name(sml, index) for index in range(count)]
+        return Found(count=count, type=names[0] or None, names=names)
     finally:
         sml.mxSmlExShutdown()
-
-
-def _devices(sml: Package) -> Found:
-    count = int(sml.mxSmlExDeviceGetCount())
-    if not count:
-        return Found(count=0, trouble="the MetaX driver is there, but no GPU that dray may use")
-    names = [_name(sml, index) for index in range(count)]
-    return Found(count=count, type=names[0] or None, names=names)
 
 
 def _name(sml: Package, index: int) -> str:

@@ -49,26 +49,24 @@ def is_slice(device: str) -> bool:
 def _inventory(nvml: Package) -> Found:
     nvml.nvmlInit()
     try:
-        return _devices(nvml)
+        count = int(nvml.nvmlDeviceGetCount())
+        if not count:
+            return Found(
+                count=0, trouble="the NVIDIA driver is there, but no GPU that dray may use"
+            )
+        devices = [detail(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+        lost = [str(index) for index, device in enumerate(devices) if device is None]
+        memory = detail(nvml, "nvmlDeviceGetMemoryInfo", devices[0])
+        return Found(
+            count=count,
+            type=_type_of(_text(detail(nvml, "nvmlDeviceGetName", devices[0]))),
+            driver=_text(detail(nvml, "nvmlSystemGetDriverVersion")) or None,
+            memory_bytes=None if memory is None else int(memory.total),
+            names=[_name(nvml, device) for device in devices],
+            trouble=f"NVML cannot reach the GPUs with index {', '.join(lost)}" if lost else "",
+        )
     finally:
         nvml.nvmlShutdown()
-
-
-def _devices(nvml: Package) -> Found:
-    count = int(nvml.nvmlDeviceGetCount())
-    if not count:
-        return Found(count=0, trouble="the NVIDIA driver is there, but no GPU that dray may use")
-    devices = [detail(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
-    lost = [str(index) for index, device in enumerate(devices) if device is None]
-    memory = detail(nvml, "nvmlDeviceGetMemoryInfo", devices[0])
-    return Found(
-        count=count,
-        type=_type_of(_text(detail(nvml, "nvmlDeviceGetName", devices[0]))),
-        driver=_text(detail(nvml, "nvmlSystemGetDriverVersion")) or None,
-        memory_bytes=None if memory is None else int(memory.total),
-        names=[_name(nvml, device) for device in devices],
-        trouble=f"NVML cannot reach the GPUs with index {', '.join(lost)}" if lost else "",
-    )
 
 
 def _by_files(count: int, why: str) -> Found:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from dray.accelerators.family import Found
+from dray.accelerators.family import Found, Variables
 from dray.accelerators.id_styles import Numbered
 from dray.host import device_files, is_directory, read
 
@@ -57,9 +57,7 @@ class Tpu(Numbered):
             labels=host_labels(slice_name, worker, topology, pod),
         )
 
-    def show(
-        self, ids: Sequence[str], environ: Mapping[str, str], count: int
-    ) -> dict[str, str | None]:
+    def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
         shown = super().show(ids, environ, count)
         if not shown:
             return {}
