@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import GenericAlias
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
@@ -134,9 +134,7 @@ class ActorHandle:
         [1, 3, 6]
     """
 
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return the type for annotations that name the actor's class."""
-        return GenericAlias(cls, item)
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations of its class
 
     def __init__(
         self, actor: ActorBackend, signatures: Mapping[str, Signature] | None = None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from dray.compat.attributes import AbsentMember
 from dray.errors import ArgumentTypeError
@@ -61,9 +61,7 @@ class ObjectRef(ABC):
     task_id = AbsentMember()
     tensor_transport = AbsentMember()
 
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return the type for annotations that say more."""
-        return GenericAlias(cls, item)
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations that say more
 
     @abstractmethod
     def binary(self) -> bytes:
@@ -118,9 +116,7 @@ class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
     send = AbsentMember()
     throw = AbsentMember()
 
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return the type for annotations that say more."""
-        return GenericAlias(cls, item)
+    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations that say more
 
     @abstractmethod
     def completed(self) -> ObjectRef:

@@ -176,6 +176,12 @@ class _Counted:
     def __del__(self) -> None:
         self.runtime.table.drop(self.number)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
     def __copy__(self) -> _Counted:
         return self  # it never changes
 
@@ -220,12 +226,6 @@ class ProcessRef(_Counted, ObjectRef):
         import asyncio  # slow to import; who awaits has it
 
         return asyncio.wrap_future(self.future()).__await__()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcessRef) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash(self.number)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_arrived_ref, (self.pickle_number(),))
@@ -303,12 +303,6 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         self._handed_on = True  # before its index is read, which another thread may move on
         self.runtime.on_received(self.number)
         return ProcessGenerator(self.runtime, self.number, self._index)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcessGenerator) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash(self.number)
 
     def __reduce__(self) -> tuple[object, ...]:
         self._handed_on = True  # before its index is read, which another thread may move on
