@@ -222,7 +222,7 @@ def test_who_is_about_to_be_killed_gets_no_more_work(
     ref = passes.options(scheduling_strategy=inside).remote(gate)
     (pid,) = map(int, gate.heard())
     killed: list[Any] = []
-    monkeypatch.setattr(runtime()._groups, "_stop", killed.append)  # which takes a moment
+    monkeypatch.setattr(runtime().tasks, "stop", killed.append)  # which takes a moment
     remove_placement_group(group)
     gate.open()
     with pytest.raises(GroupRemovedError):

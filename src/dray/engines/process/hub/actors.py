@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import (
@@ -18,7 +18,6 @@ from dray.engines.process.hub.records import (
     WorkerProcess,
 )
 from dray.engines.process.hub.tasks import Tasks
-from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, failed, unmade
 from dray.engines.runtime import GROUP_REMOVED
@@ -45,21 +44,10 @@ _PIECE = 32
 class Actors(CallListener):
     """All actors of a session."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        tasks: Tasks,
-        pool: Pool,
-        send: Callable[[WorkerProcess, bytes], None],
-        stop: Callable[[WorkerProcess], None],
-        namespace: str,
-    ) -> None:
+    def __init__(self, hub: Hub, tasks: Tasks, namespace: str) -> None:
         self._namespace = namespace
         self._hub = hub
         self._tasks = tasks
-        self._pool = pool
-        self._send = send
-        self._stop = stop
         self.all: dict[int, ActorRecord] = {}
         self.names: dict[tuple[str, str], int] = {}
 
@@ -160,7 +148,7 @@ class Actors(CallListener):
         shape = task.kind.shape
         fresh = bool(actor.held.devices[0])
         try:
-            worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
+            worker = self._tasks.pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
         except Exception as error:  # noqa: BLE001 (whatever it is, callers must not hang)
             why = f"actor {actor.title} has no worker process: {error}"
             actor.unstarted = ActorDiedError(None, details=why)
@@ -285,7 +273,7 @@ class Actors(CallListener):
             running[task.number] = task
             messages += self._tasks.messages_of(task, worker, ("call",))
         if messages:
-            self._send(worker, encode(messages))
+            self._tasks.send(worker, encode(messages))
 
     def _place_once(self, actor: ActorRecord) -> None:
         if actor.creation.attempt == 0:
@@ -382,7 +370,7 @@ class Actors(CallListener):
             error = actor.died(None, f"actor {actor.title} {why}; make a new one")
             self._mark_dead(actor, failed(error))
         if worker is not None:
-            self._stop(worker)
+            self._tasks.stop(worker)
 
     def _mark_dead(self, actor: ActorRecord, payload: Payload, nested: Sequence[int] = ()) -> None:
         """Take an actor out of service: its calls fail, its name and resources are free."""

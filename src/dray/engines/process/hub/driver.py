@@ -113,14 +113,14 @@ class DriverRuntime(ProcessRuntime):
         self.tasks = tasks = Tasks(
             hub, self.streams, ledger, self.pool, self._send, kill, cancel, variables
         )
-        self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
-        self._groups = groups = Groups(hub, tasks, self.actors, kill)
+        self.actors = Actors(hub, tasks, self._namespace)
+        self._groups = groups = Groups(hub, tasks, self.actors)
         self._orphans = Orphans(hub, tasks, self.actors)
         waits, leases = Waits(hub, self.streams, tasks), Leases(hub, ledger)
         self._operations = operations(
             hub, waits, tasks, self.streams, self.actors, groups, leases, self
         )
-        self._stalls = Stalls(tasks, self.actors, self.pool)
+        self._stalls = Stalls(tasks, self.actors)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, show_lines if options.log_to_driver else _not_shown)
@@ -206,7 +206,7 @@ class DriverRuntime(ProcessRuntime):
     def on_query(self, client: Client, question: int, what: str) -> None:
         from dray.engines.process.hub.status import Status  # slow to import, and seldom asked for
 
-        status = Status(self.hub, self.tasks, self.actors, self._groups, self.pool)
+        status = Status(self.hub, self.tasks, self.actors, self._groups)
         status.on_query(client, question, what)
 
     def execution_context(self) -> ExecutionContext:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable
 
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
+from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord
 from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.process.objects.references import arrived_group
 from dray.engines.runtime import Described, GroupSpec, group_name_taken
@@ -26,17 +25,10 @@ from dray.scheduling.requests import Node, Request, Reservation
 class Groups:
     """All placement groups of a session."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        tasks: Tasks,
-        actors: Actors,
-        stop: Callable[[WorkerProcess], None],
-    ) -> None:
+    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors) -> None:
         self._hub = hub
         self._tasks = tasks
         self._actors = actors
-        self._stop = stop
         self._names: dict[str, int] = {}
 
     def on_group(
@@ -111,7 +103,7 @@ class Groups:
                 self._tasks.table.end(task, error)
                 if worker is not None:
                     worker.doomed = True  # it may be done in this moment, and would get other work
-                    self._stop(worker)
+                    self._tasks.stop(worker)
         for actor in list(self._actors.all.values()):
             inside = actor.creation.kind.shape.group == record.number
             if inside and actor.state != "dead":

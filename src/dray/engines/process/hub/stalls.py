@@ -12,7 +12,6 @@ from collections import Counter
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.records import SchedulingClass, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
-from dray.engines.process.hub.worker_pool import Pool
 
 _MOST_NAMED = 5
 
@@ -20,14 +19,13 @@ _MOST_NAMED = 5
 class Stalls:
     """Finds out whether a session's work has stopped for want of resources."""
 
-    def __init__(self, tasks: Tasks, actors: Actors, pool: Pool) -> None:
+    def __init__(self, tasks: Tasks, actors: Actors) -> None:
         self._tasks = tasks
         self._actors = actors
-        self._pool = pool
 
     def describe(self) -> str | None:
         """Return what waits, for what, and what holds it; None if something is under way."""
-        if any(_is_at_work(worker) for worker in self._pool.all.values()):
+        if any(_is_at_work(worker) for worker in self._tasks.pool.all.values()):
             return None
         waiting = self._waiting()
         if not waiting:

@@ -12,7 +12,6 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
-from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.runtime import Described
 from dray.status import (
     MOST_TASKS,
@@ -27,12 +26,11 @@ from dray.status import (
 class Status:
     """Answers questions about the session."""
 
-    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups, pool: Pool) -> None:
+    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups) -> None:
         self._hub = hub
         self._tasks = tasks
         self._actors = actors
         self._groups = groups
-        self._pool = pool
 
     def on_query(self, client: Client, question: int, what: str) -> None:
         answers: dict[str, Callable[[], object]] = {
@@ -65,7 +63,7 @@ class Status:
             task_count=len(calls),
             waiting=self._waiting(),
             groups=self._groups.table(),
-            workers=len(self._pool.all),
+            workers=len(self._tasks.pool.all),
             objects=ObjectsStatus(**self._hub.store.status()),
         )
 

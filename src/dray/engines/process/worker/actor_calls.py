@@ -9,11 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.worker.results import Results, is_too_far, read_before_next
+from dray.engines.process.worker.runtime import running
 from dray.engines.rpc.actor_host import (
     ExitForkedChildren,
     exit_status,
@@ -43,7 +43,6 @@ class ActorCalls:
         leave: Ends the process, with a status.
         details: Name, whether it is made again, concurrency, groups, whether it is async, the
             options of each method, and its accelerators.
-        running: Says what runs in a thread or coroutine.
     """
 
     def __init__(
@@ -53,14 +52,12 @@ class ActorCalls:
         kind: type,
         around: Mapping[str, Any],
         details: MakeDetails,
-        running: ContextVar[Mapping[str, Any]],
     ) -> None:
         _, _, concurrency, groups, is_async, methods, _ = details
         self._results = results
         self._leave = leave
         self._kind = kind
         self._around = around
-        self._running = running
         self._methods = methods
         self._actor: Any = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -117,7 +114,7 @@ class ActorCalls:
             return
 
         async def make() -> SystemExit | None:
-            self._running.set(self._around)
+            running.set(self._around)
             try:
                 with ExitForkedChildren():
                     self._actor = await made(self._kind, args, kwargs)
@@ -173,7 +170,7 @@ class ActorCalls:
             self._tell_cancelled(message)
             return
         here = {"task_id": number, "task_name": name, "function": method}
-        self._running.set({**self._around, **here})
+        running.set({**self._around, **here})
         unread = [payload, *deps]
         try:
             if not self._begins(number):
@@ -275,7 +272,7 @@ class ActorCalls:
                 if not self._begins(number):
                     return
                 here = {"task_id": number, "task_name": name, "function": method}
-                self._running.set({**self._around, **here})
+                running.set({**self._around, **here})
                 with ExitForkedChildren():
                     args, kwargs = results.arguments(unread)
                     value = method_of(self._actor, method)(*args, **kwargs)

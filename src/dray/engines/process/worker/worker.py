@@ -219,7 +219,7 @@ class TaskWorker:
             }
             running.set(around)
             self.runtime.around = around
-            self.calls = ActorCalls(self._results, self.leave, kind, around, details, running)
+            self.calls = ActorCalls(self._results, self.leave, kind, around, details)
             self.runtime.on_exit = self.calls.exit
             args, kwargs = self._results.arguments([payload, *deps])
             self.runtime.may_be_interrupted = self.calls.has_threads
