@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 import shutil
-import sys
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
@@ -16,7 +14,7 @@ import pyarrow as pa
 from dray.data.forms.blocks import Block, Table, concat
 from dray.data.sources.base import BLOCK_BYTES, ArrowFileSource, Source, TableSource
 from dray.data.sources.combined import UnionSource
-from dray.data.sources.writing import numbered
+from dray.data.sources.writing import in_files
 from dray.errors import StorageError
 
 # Rows up to this size are kept in memory; more of them go to a file.
@@ -72,18 +70,12 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
     """
     scratch, written = Scratch(), []
     with StorageError.instead(f"data cannot be staged in {scratch.path}"):
-        in_files = numbered(
-            (table for table in tables if table.num_rows), sys.maxsize, one_schema=True
-        )
-        for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
+        for number, schema, of_file in in_files(table for table in tables if table.num_rows):
             path = os.path.join(scratch.path, f"{number}.arrow")
-            _, begun = next(of_file)
-            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, begun.schema) as writer:
-                for table in _in_large_chunks(
-                    itertools.chain([begun], (table for _, table in of_file))
-                ):
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+                for table in _in_large_chunks(of_file):
                     writer.write_table(table)
-            written.append((path, begun.schema))
+            written.append((path, schema))
     columns = concat([schema.empty_table() for _, schema in written], f"rows of {called}").schema
     parts = [ArrowFileSource(*of_file, columns, called, scratch) for of_file in written]
     if len(parts) == 1:

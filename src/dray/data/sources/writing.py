@@ -66,21 +66,31 @@ def write_files(
     with target.opened() as place:
         if place is None:
             return
-        in_files = numbered(tables, most, one_schema=write.one_schema)
-        for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
+        for number, _, of_file in in_files(tables, most, one_schema=write.one_schema):
             name = f"{place.directory}/{place.prefix}{number:06d}.{ending}"
             with place.filesystem.open_output_stream(name) as file:
-                write.write((table for _, table in of_file), file)
+                write.write(of_file, file)
 
 
-def numbered(
-    tables: Iterable[Table], most: int, *, one_schema: bool
-) -> Iterator[tuple[int, Table]]:
-    """Yield tables with the numbers of their files.
+def in_files(
+    tables: Iterable[Table], most: int = sys.maxsize, *, one_schema: bool = True
+) -> Iterator[tuple[int, pa.Schema, Iterator[Table]]]:
+    """Yield the number of each file, the columns of its first table, and its tables.
 
     Args:
+        most: Rows after which a file is full.
         one_schema: Whether all rows of a file have the same columns, of the same types.
     """
+    numbered = _numbered(tables, most, one_schema=one_schema)
+    for number, of_file in itertools.groupby(numbered, operator.itemgetter(0)):
+        own = (table for _, table in of_file)
+        begun = next(own)
+        yield number, begun.schema, itertools.chain([begun], own)
+
+
+def _numbered(
+    tables: Iterable[Table], most: int, *, one_schema: bool
+) -> Iterator[tuple[int, Table]]:
     number, rows = -1, most
     schema: pa.Schema | None = None
     for table in tables:
@@ -129,14 +139,9 @@ def write_partitions(
     with target.opened() as place:
         if place is None:
             return
-        runs = numbered(tables, sys.maxsize, one_schema=True)
-        for number, run in itertools.groupby(runs, operator.itemgetter(0)):
-            of_run = (table for _, table in run)
-            begun = next(of_run)
-            schema = begun.schema
-            check_column(begun, columns)
-            every = itertools.chain([begun], of_run)
-            batches = itertools.chain.from_iterable(table.to_batches() for table in every)
+        for number, schema, run in in_files(tables):
+            check_column(schema.empty_table(), columns)
+            batches = itertools.chain.from_iterable(table.to_batches() for table in run)
             arrow.write_dataset(
                 pa.RecordBatchReader.from_batches(schema, batches),
                 place.directory,
