@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
 import re
-import resource
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -34,6 +32,7 @@ from dray.train import (
 )
 from tests.support.gates import Gate, until
 from tests.support.holding import Watch, hold
+from tests.support.limits import room_in_files
 from tests.support.programs import run, write
 from tests.support.train_runs import fit
 
@@ -185,17 +184,6 @@ def test_a_rank_that_returns_when_another_waits_in_a_collective(storage: Path) -
 
 
 # What ends a run on the driver's side.
-
-
-@contextlib.contextmanager
-def room_in_files(size: int) -> Iterator[None]:
-    """Refuse what makes a file longer than `size` bytes, as a full disk does."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_checkpoint_that_cannot_be_committed_is_a_failed_training(storage: Path) -> None:

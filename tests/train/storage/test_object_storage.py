@@ -29,6 +29,7 @@ from dray.train.storage.place import RemotePath
 from dray.train.storage.remote import lease, retry
 from dray.train.storage.remote.downloads import fetch
 from dray.train.storage.run_directory import RunDirectory
+from tests.support.limits import room_in_files
 
 memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
 
@@ -356,6 +357,12 @@ def test_damage_is_found_in_a_download(
     (found.path / "model").write_bytes(b"o")
     assert directory.first_damaged_file(found) == "model"
     directory.storage.close()
+
+
+def test_a_download_without_room_for_its_last_bytes_fails(run: RemotePath) -> None:
+    (run / "model/weights").write_bytes(b"x" * 100_000)
+    with room_in_files(65_536), pytest.raises(StorageError, match="weights cannot be written"):
+        Checkpoint("memory://tests/run/model").to_directory()
 
 
 def test_a_download_that_the_system_has_thinned_out_is_made_anew(

@@ -89,7 +89,7 @@ def download(
     for name, parts in itertools.groupby(_content(source, sizes), key=lambda part: part[0]):
         with StorageError.instead(f"{target / name} cannot be written"):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            with open(target / name, "wb", buffering=0) as file:
+            with open(target / name, "wb") as file:
                 yield name, _look_at_parts((part for _, part in parts), name in checked, file)
 
 
