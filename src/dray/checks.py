@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dray.errors import ConfigError, MissingDependencyError
@@ -64,7 +65,8 @@ def check_flags(config: object, *names: str) -> None:
 
 def fields_of(config: object) -> dict[str, object]:
     """Return the values of a dataclass's fields, without what a subclass has added."""
-    return {name: getattr(config, name) for name in getattr(config, "__dataclass_fields__", ())}
+    known = fields(config) if is_dataclass(config) else ()
+    return {field.name: getattr(config, field.name) for field in known}
 
 
 def refuse_arrays(given: Mapping[str, object]) -> None:

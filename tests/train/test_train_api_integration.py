@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -44,6 +44,7 @@ def fit(
 @dataclass
 class MarkedConfig(BackendConfig):
     mark: str = "a"
+    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {"numpy": ("numpy",)}
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
