@@ -13,14 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dray.accelerators.family import Family, Found
 from dray.accelerators.node_names import ACCELERATOR_TYPE
 
-__all__ = [
-    "Family",
-    "Found",
-    "check_quantities",
-    "families",
-    "family_named",
-    "family_of",
-]
+__all__ = ["Family", "Found", "check_quantities", "families", "family_named", "family_of"]
 
 _GROUP = "dray.accelerators"
 # In the order in which one is chosen where several have the same resource.

@@ -258,9 +258,7 @@ def _strategy(given: Options) -> object:
         )
     index = given.get("placement_group_bundle_index")
     return PlacementGroupSchedulingStrategy(
-        group,
-        -1 if index is None else index,
-        given.get("placement_group_capture_child_tasks"),
+        group, -1 if index is None else index, given.get("placement_group_capture_child_tasks")
     )
 
 

@@ -285,10 +285,7 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         if node_id in taken:
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
         taken.add(node_id)
-        labels = {
-            **({ACCELERATOR_TYPE_LABEL: kind} if kind else {}),
-            **(entry.get("labels") or {}),
-        }
+        labels = {**({ACCELERATOR_TYPE_LABEL: kind} if kind else {}), **(entry.get("labels") or {})}
         kinds = families_on(offered)
         ids = {
             name: ids_on_offer(family, None, offered[name], {}) for name, family in kinds.items()

@@ -167,13 +167,7 @@ class ForkServer:
         become_heir(control, modules)
         generation = self._generation + 1
         server = ForkServer(
-            control,
-            self._driver,
-            self._entry,
-            False,
-            self._worker_open_files,
-            notices,
-            generation,
+            control, self._driver, self._entry, False, self._worker_open_files, notices, generation
         )
         server.serve()
 

@@ -106,10 +106,7 @@ def describe_map(error: OSError, size: int) -> str:
 
 def _container_limit() -> str:
     for name in ("pids.max", "pids/pids.max"):  # cgroup v2 and v1, as a container sees its own
-        with (
-            contextlib.suppress(OSError),
-            open(f"/sys/fs/cgroup/{name}", encoding="ascii") as file,
-        ):
+        with contextlib.suppress(OSError), open(f"/sys/fs/cgroup/{name}", encoding="ascii") as file:
             found = file.read().strip()
             return "" if found == "max" else found
     return ""

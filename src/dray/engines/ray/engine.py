@@ -243,14 +243,7 @@ class RayEngine(Engine):
     ) -> RayActor:
         """Have Ray start a process, and serve an actor in it."""
         number = next(self._numbers)
-        actor = RayActor(
-            number,
-            name,
-            mailbox,
-            self._reader,
-            self._is_gone,
-            self._forget,
-        )
+        actor = RayActor(number, name, mailbox, self._reader, self._is_gone, self._forget)
         begin = self._begin(wire.dump(factory, name))
         actor.begin(begin._replace(environment={}, cwd="") if is_agent else begin)
         with self._connection():

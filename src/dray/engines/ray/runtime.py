@@ -24,15 +24,7 @@ from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
 from dray.engines.ray.portable_errors import with_portable_errors, with_portable_methods
-from dray.engines.ray.references import (
-    RayRef,
-    bare,
-    bare_named,
-    error_of,
-    ray_refs,
-    shown,
-    wrapper,
-)
+from dray.engines.ray.references import RayRef, bare, bare_named, error_of, ray_refs, shown, wrapper
 from dray.engines.ray.status import status
 from dray.engines.ray.waits import hear_signals
 from dray.engines.ray.workers import gpu_variables
@@ -73,10 +65,7 @@ class RayRuntime(Runtime):
     """
 
     def __init__(
-        self,
-        environment: RuntimeEnv,
-        patience_s: float,
-        available: Callable[[], dict[str, float]],
+        self, environment: RuntimeEnv, patience_s: float, available: Callable[[], dict[str, float]]
     ) -> None:
         self._environment = environment
         self._available = available

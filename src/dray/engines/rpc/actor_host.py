@@ -377,9 +377,7 @@ def run_to_end(serve: Callable[[], int | None], *, waits_for_children: bool = Tr
 
 
 def run(
-    connection: Connection,
-    tell_imports: Callable[[], object],
-    doorbell: socket.socket | None,
+    connection: Connection, tell_imports: Callable[[], object], doorbell: socket.socket | None
 ) -> NoReturn:
     """Run a worker process to its end."""
     run_to_end(ActorHost(connection, enter_environment, tell_imports, doorbell).serve)

@@ -195,11 +195,7 @@ class Conversation(ABC):
         return accepted(waiter.value)
 
     def _wait_for(
-        self,
-        question: int,
-        waiter: Waiter,
-        timeout_s: float | None,
-        undo: Undo | None = None,
+        self, question: int, waiter: Waiter, timeout_s: float | None, undo: Undo | None = None
     ) -> None:
         """Wait for an answer; the hub says what there is when the time is up."""
         try:

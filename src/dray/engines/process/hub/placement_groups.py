@@ -32,12 +32,7 @@ class Groups:
         self._names: dict[str, int] = {}
 
     def on_group(
-        self,
-        client: Client,
-        question: int,
-        number: int,
-        ready: int,
-        spec: GroupSpec,
+        self, client: Client, question: int, number: int, ready: int, spec: GroupSpec
     ) -> None:
         self._hub.own(client, (ready,))
         if spec.name in self._names:

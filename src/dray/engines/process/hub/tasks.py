@@ -50,7 +50,7 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode
-from dray.engines.rpc.serialization import Payload, failed, in_place_of, is_error
+from dray.engines.rpc.serialization import Payload, Result, failed, in_place_of, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -250,9 +250,7 @@ class Tasks:
 
     # From the worker to the results.
 
-    def on_done(
-        self, client: Client, number: int, values: Sequence[tuple[Payload, Sequence[int]]]
-    ) -> None:
+    def on_done(self, client: Client, number: int, values: Sequence[Result]) -> None:
         task = self.table.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
@@ -273,7 +271,7 @@ class Tasks:
         payload: Payload,
         nested: Sequence[int],
         retriable: bool,
-        values: Sequence[tuple[Payload, Sequence[int]]],
+        values: Sequence[Result],
     ) -> None:
         task = self.table.running.get(number)
         worker = client.worker
