@@ -25,11 +25,11 @@ from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.lost_nodes import settle_losses
-from dray.engines.process.hub.orphans import Orphans
+from dray.engines.process.hub.orphans import bequest_of, end_orphans
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.protocol import operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
-from dray.engines.process.hub.stalls import Stalls
+from dray.engines.process.hub.stalls import describe_stall
 from dray.engines.process.hub.tasks import Tasks, Variables
 from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
@@ -115,12 +115,10 @@ class DriverRuntime(ProcessRuntime):
         )
         self.actors = Actors(hub, tasks, self._namespace)
         self._groups = groups = Groups(hub, tasks, self.actors)
-        self._orphans = Orphans(hub, tasks, self.actors)
         waits, leases = Waits(hub, self.streams, tasks), Leases(hub, ledger)
         self._operations = operations(
             hub, waits, tasks, self.streams, self.actors, groups, leases, self
         )
-        self._stalls = Stalls(tasks, self.actors)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, show_lines if options.log_to_driver else _not_shown)
@@ -204,10 +202,9 @@ class DriverRuntime(ProcessRuntime):
         return payload if type(payload) is bytes else self.open(payload)
 
     def on_query(self, client: Client, question: int, what: str) -> None:
-        from dray.engines.process.hub.status import Status  # slow to import, and seldom asked for
+        from dray.engines.process.hub.status import answer  # slow to import, and seldom asked for
 
-        status = Status(self.hub, self.tasks, self.actors, self._groups)
-        status.on_query(client, question, what)
+        self.hub.reply(client, question, answer(what, self.tasks, self.actors, self._groups))
 
     def execution_context(self) -> ExecutionContext:
         return ExecutionContext(
@@ -367,7 +364,7 @@ class DriverRuntime(ProcessRuntime):
         """Warn, once, if work waits for what nothing will free; nothing was heard for a while."""
         self._quiet_s = LONGEST_S  # until something is heard again
         with self.lock:
-            found = self._stalls.describe()
+            found = describe_stall(self.tasks, self.actors)
         if found and found != self._told:
             self._told = found
             _logger.warning("%s", found)
@@ -438,11 +435,11 @@ class DriverRuntime(ProcessRuntime):
         self.pool.forget(worker)
         if worker.node.node_id not in {node.node_id for node in self.tasks.ledger.alive()}:
             error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
-        left = self._orphans.of(worker)
+        left = bequest_of(worker, self.tasks, self.actors)
         part = self.tasks if worker.actor is None else self.actors
         part.on_worker_gone(worker, error)
         self.hub.forget_client(worker.client)
-        self._orphans.end(left)
+        end_orphans(left, self.tasks, self.actors)
         worker.close()
 
     def settle_losses(self) -> None:

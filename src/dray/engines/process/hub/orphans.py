@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import ActorRecord, Task, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 
@@ -22,45 +21,40 @@ class Bequest(NamedTuple):
     actors: list[ActorRecord]
 
 
-class Orphans:
-    """Ends what lost processes leave."""
-
-    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors) -> None:
-        self._hub = hub
-        self._tasks = tasks
-        self._actors = actors
-
-    def of(self, worker: WorkerProcess) -> Bequest:
-        """Return what a process that has ended leaves; nothing if it was not lost."""
-        table, actor = self._tasks.table, worker.actor
-        if actor is not None:
-            if not actor.killed and (actor.exiting or actor.worker is not worker):
-                return Bequest([], [])
-            submitted = [task for task in table.running.values() if task.client is worker.client]
-        elif worker.task is not None:
-            submitted = list(table.children.get(worker.task.number, {}).values())
-        else:
+def bequest_of(worker: WorkerProcess, tasks: Tasks, actors: Actors) -> Bequest:
+    """Return what a process that has ended leaves; nothing if it was not lost."""
+    table, actor = tasks.table, worker.actor
+    if actor is not None:
+        if not actor.killed and (actor.exiting or actor.worker is not worker):
             return Bequest([], [])
-        handles = self._actors.all.keys() & worker.client.holds
-        return Bequest(
-            [task for task in submitted if task.actor is None],
-            [self._actors.all[number] for number in handles],
-        )
+        submitted = [task for task in table.running.values() if task.client is worker.client]
+    elif worker.task is not None:
+        submitted = list(table.children.get(worker.task.number, {}).values())
+    else:
+        return Bequest([], [])
+    handles = actors.all.keys() & worker.client.holds
+    return Bequest(
+        [task for task in submitted if task.actor is None],
+        [actors.all[number] for number in handles],
+    )
 
-    def end(self, left: Bequest) -> None:
-        """End what nobody refers to, now that nothing of the process counts any more."""
-        for task in reversed(left.tasks):  # those first that have others as arguments
-            if not task.over and not self._is_held(task):
-                self._tasks.cancel(task, force=True, recursive=False)
-        for actor in left.actors:
-            if actor.state != "dead" and not self._hub.store.exists(actor.number):
-                calls = [*actor.running.values(), *actor.calls_unsent()]
-                if not any(self._is_held(call) or not _is_left(call) for call in calls):
-                    why = "ended with the process that had its last handle"
-                    self._actors.kill(actor, True, why)
 
-    def _is_held(self, task: Task) -> bool:
-        return any(map(self._hub.store.exists, task.results))
+def end_orphans(left: Bequest, tasks: Tasks, actors: Actors) -> None:
+    """End what nobody refers to, now that nothing of the process counts any more."""
+    store = tasks.hub.store
+
+    def is_held(task: Task) -> bool:
+        return any(map(store.exists, task.results))
+
+    for task in reversed(left.tasks):  # those first that have others as arguments
+        if not task.over and not is_held(task):
+            tasks.cancel(task, force=True, recursive=False)
+    for actor in left.actors:
+        if actor.state != "dead" and not store.exists(actor.number):
+            calls = [*actor.running.values(), *actor.calls_unsent()]
+            if not any(is_held(call) or not _is_left(call) for call in calls):
+                why = "ended with the process that had its last handle"
+                actors.kill(actor, True, why)
 
 
 def _is_left(call: Task) -> bool:

@@ -16,58 +16,53 @@ from dray.engines.process.hub.tasks import Tasks
 _MOST_NAMED = 5
 
 
-class Stalls:
-    """Finds out whether a session's work has stopped for want of resources."""
+def describe_stall(tasks: Tasks, actors: Actors) -> str | None:
+    """Return what waits, for what, and what holds it; None if something is under way."""
+    if any(_is_at_work(worker) for worker in tasks.pool.all.values()):
+        return None
+    waiting = _waiting(tasks, actors)
+    if not waiting:
+        return None
+    (name, shape), _ = waiting.most_common(1)[0]
+    others = sum(waiting.values()) - 1
+    asked = ", ".join(f"{quantity:g} {what}" for what, quantity in shape.resources.items())
+    free, total = shape.ledger.available(), shape.ledger.total()
+    there = " and ".join(
+        f"{free.get(what, 0):g} of {total.get(what, 0):g} {what}" for what in shape.resources
+    )
+    enough = all(free.get(what, 0) >= units for what, units in shape.resources.items())
+    where = "on one node" if shape.group is None else "in one bundle"
+    but = f", but not {where}" if enough else ""
+    return (
+        f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, "
+        f"of which {there} are free{but}, and nothing is at work that will free more. "
+        f"{_holders(actors)}End what is not needed (dray.kill), let actors take less "
+        "(num_cpus=0), or offer more with dray.init(num_cpus=...); `dray status` shows all"
+    )
 
-    def __init__(self, tasks: Tasks, actors: Actors) -> None:
-        self._tasks = tasks
-        self._actors = actors
 
-    def describe(self) -> str | None:
-        """Return what waits, for what, and what holds it; None if something is under way."""
-        if any(_is_at_work(worker) for worker in self._tasks.pool.all.values()):
-            return None
-        waiting = self._waiting()
-        if not waiting:
-            return None
-        (name, shape), _ = waiting.most_common(1)[0]
-        others = sum(waiting.values()) - 1
-        asked = ", ".join(f"{quantity:g} {what}" for what, quantity in shape.resources.items())
-        free, total = shape.ledger.available(), shape.ledger.total()
-        there = " and ".join(
-            f"{free.get(what, 0):g} of {total.get(what, 0):g} {what}" for what in shape.resources
-        )
-        enough = all(free.get(what, 0) >= units for what, units in shape.resources.items())
-        where = "on one node" if shape.group is None else "in one bundle"
-        but = f", but not {where}" if enough else ""
-        return (
-            f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, "
-            f"of which {there} are free{but}, and nothing is at work that will free more. "
-            f"{self._holders()}End what is not needed (dray.kill), let actors take less "
-            "(num_cpus=0), or offer more with dray.init(num_cpus=...); `dray status` shows all"
-        )
+def _waiting(tasks: Tasks, actors: Actors) -> Counter[tuple[str, SchedulingClass]]:
+    """Return what waits for resources, by name and request."""
+    found: Counter[tuple[str, SchedulingClass]] = Counter()
+    for shape in tasks.kinds.shapes.values():
+        found.update((task.kind.name, shape) for task in shape.waiting if not task.over)
+    for actor in actors.all.values():
+        kind = actor.creation.kind
+        if actor.state == "waiting" and not actor.creation.unready:
+            found[f"actor {kind.name}", kind.shape] += 1
+    return found
 
-    def _waiting(self) -> Counter[tuple[str, SchedulingClass]]:
-        """Return what waits for resources, by name and request."""
-        found: Counter[tuple[str, SchedulingClass]] = Counter()
-        for shape in self._tasks.kinds.shapes.values():
-            found.update((task.kind.name, shape) for task in shape.waiting if not task.over)
-        for actor in self._actors.all.values():
-            kind = actor.creation.kind
-            if actor.state == "waiting" and not actor.creation.unready:
-                found[f"actor {kind.name}", kind.shape] += 1
-        return found
 
-    def _holders(self) -> str:
-        names = Counter(
-            actor.creation.kind.name
-            for actor in self._actors.all.values()
-            if actor.held is not None and any(actor.creation.kind.shape.resources.values())
-        )
-        if not names:
-            return ""
-        named = [f"{count} x {name}" for name, count in names.most_common(_MOST_NAMED)]
-        return f"Actors keep what they hold until they end ({', '.join(named)}). "
+def _holders(actors: Actors) -> str:
+    names = Counter(
+        actor.creation.kind.name
+        for actor in actors.all.values()
+        if actor.held is not None and any(actor.creation.kind.shape.resources.values())
+    )
+    if not names:
+        return ""
+    named = [f"{count} x {name}" for name, count in names.most_common(_MOST_NAMED)]
+    return f"Actors keep what they hold until they end ({', '.join(named)}). "
 
 
 def _is_at_work(worker: WorkerProcess) -> bool:

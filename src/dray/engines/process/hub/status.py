@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable
 
 from dray.engines.local import describe_node, nodes_of
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.records import ActorRecord, Client, Task
+from dray.engines.process.hub.records import ActorRecord, Task
 from dray.engines.process.hub.tasks import Tasks
-from dray.engines.runtime import Described
 from dray.status import (
     MOST_TASKS,
     ActorStatus,
@@ -23,103 +20,92 @@ from dray.status import (
 )
 
 
-class Status:
-    """Answers questions about the session."""
+def answer(what: str, tasks: Tasks, actors: Actors, groups: Groups) -> object:
+    """Return what somebody asks about the session."""
+    ledger = tasks.ledger
+    answers: dict[str, Callable[[], object]] = {
+        "names": lambda: [{"name": name, "namespace": space} for space, name in actors.names],
+        "groups": groups.table,
+        "nodes": lambda: [
+            describe_node(node, alive=i in ledger.living) for i, node in enumerate(ledger.nodes)
+        ],
+        "total": ledger.total,
+        "available": ledger.available,
+        "status": lambda: _status(tasks, actors, groups, None),
+        "overview": lambda: _status(tasks, actors, groups, MOST_TASKS),
+    }
+    return answers[what]()
 
-    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups) -> None:
-        self._hub = hub
-        self._tasks = tasks
-        self._actors = actors
-        self._groups = groups
 
-    def on_query(self, client: Client, question: int, what: str) -> None:
-        answers: dict[str, Callable[[], object]] = {
-            "names": self._names,
-            "groups": self._groups.table,
-            "nodes": self._nodes,
-            "total": self._tasks.ledger.total,
-            "available": self._tasks.ledger.available,
-            "status": self._status,
-            "overview": functools.partial(self._status, MOST_TASKS),
-        }
-        self._hub.reply(client, question, answers[what]())
+def _status(tasks: Tasks, actors: Actors, groups: Groups, most: int | None) -> ProgramStatus:
+    running = tasks.table.running.values()
+    calls = [task for task in running if task.actor is None or task.details is not None]
+    return ProgramStatus(
+        engine="process",
+        nodes=nodes_of(tasks.ledger),
+        actors=[_actor(actor) for actor in actors.all.values()],
+        tasks=[_task(task) for task in calls[:most]],
+        task_count=len(calls),
+        waiting=_waiting(tasks),
+        groups=groups.table(),
+        workers=len(tasks.pool.all),
+        objects=ObjectsStatus(**tasks.hub.store.status()),
+    )
 
-    def _names(self) -> list[dict[str, str]]:
-        return [{"name": name, "namespace": space} for space, name in self._actors.names]
 
-    def _nodes(self) -> list[Described]:
-        ledger = self._tasks.ledger
-        nodes = enumerate(ledger.nodes)
-        return [describe_node(node, alive=i in ledger.living) for i, node in nodes]
+def _actor(actor: ActorRecord) -> ActorStatus:
+    worker = actor.worker
+    return ActorStatus(
+        actor_id=actor.actor_id,
+        class_name=actor.creation.kind.name,
+        name=actor.name,
+        state=actor.state,
+        pid=None if worker is None else worker.pid,
+        node_id=None if worker is None else worker.node.node_id,
+        resources=dict(actor.creation.kind.shape.resources),
+        calls_waiting=len(actor.calls_unsent()),
+        calls_running=len(actor.running),
+    )
 
-    def _status(self, most: int | None = None) -> ProgramStatus:
-        running = self._tasks.table.running.values()
-        calls = [task for task in running if task.actor is None or task.details is not None]
-        return ProgramStatus(
-            engine="process",
-            nodes=nodes_of(self._tasks.ledger),
-            actors=[self._actor(actor) for actor in self._actors.all.values()],
-            tasks=[self._task(task) for task in calls[:most]],
-            task_count=len(calls),
-            waiting=self._waiting(),
-            groups=self._groups.table(),
-            workers=len(self._tasks.pool.all),
-            objects=ObjectsStatus(**self._hub.store.status()),
-        )
 
-    def _actor(self, actor: ActorRecord) -> ActorStatus:
-        worker = actor.worker
-        return ActorStatus(
-            actor_id=actor.actor_id,
-            class_name=actor.creation.kind.name,
-            name=actor.name,
-            state=actor.state,
-            pid=None if worker is None else worker.pid,
-            node_id=None if worker is None else worker.node.node_id,
-            resources=dict(actor.creation.kind.shape.resources),
-            calls_waiting=len(actor.calls_unsent()),
-            calls_running=len(actor.running),
-        )
+def _task(task: Task) -> TaskStatus:
+    if task.worker is not None and task.worker.task is not task and task.actor is None:
+        state, why = "waiting", "for a short task before it on its worker"
+    elif task.worker is not None:
+        state, why = "running", ""
+    elif task.unready:
+        state, why = "waiting", f"for {task.unready} of its arguments"
+    elif task.actor is not None:
+        state, why = "waiting", "for its actor"
+    else:
+        state, why = "waiting", "for resources"
+    return TaskStatus(
+        task_id=f"{task.number:032x}",
+        name=task.name,
+        function=task.function,
+        type="task" if task.actor is None else "call",
+        actor_id=None if task.actor is None else task.actor.actor_id,
+        state=state,
+        why=why,
+        pid=None if task.worker is None else task.worker.pid,
+        node_id=None if task.worker is None else task.worker.node.node_id,
+        seconds=round(time.monotonic() - task.since, 1),
+        resources={} if task.actor else dict(task.kind.shape.resources),
+    )
 
-    def _task(self, task: Task) -> TaskStatus:
-        if task.worker is not None and task.worker.task is not task and task.actor is None:
-            state, why = "waiting", "for a short task before it on its worker"
-        elif task.worker is not None:
-            state, why = "running", ""
-        elif task.unready:
-            state, why = "waiting", f"for {task.unready} of its arguments"
-        elif task.actor is not None:
-            state, why = "waiting", "for its actor"
-        else:
-            state, why = "waiting", "for resources"
-        return TaskStatus(
-            task_id=f"{task.number:032x}",
-            name=task.name,
-            function=task.function,
-            type="task" if task.actor is None else "call",
-            actor_id=None if task.actor is None else task.actor.actor_id,
-            state=state,
-            why=why,
-            pid=None if task.worker is None else task.worker.pid,
-            node_id=None if task.worker is None else task.worker.node.node_id,
-            seconds=round(time.monotonic() - task.since, 1),
-            resources={} if task.actor else dict(task.kind.shape.resources),
-        )
 
-    def _waiting(self) -> list[WaitingStatus]:
-        """Return what waits for resources: each shape of demand, how many, and since when."""
-        counts = {shape.demand: len(shape.waiting) for shape in self._tasks.kinds.shapes.values()}
-        found = []
-        ledger = self._tasks.ledger
-        free, largest = ledger.available(), ledger.most_free_devices()
-        for entry, demand in ledger.waiting():
-            lacks = {}
-            for name, quantity in (
-                (n, q) for bundle in entry["bundles"] for n, q in bundle.items()
-            ):
-                lacks[name] = f"{quantity:g} asked, {free.get(name, 0):g} free in all"
-                if quantity < 1 and name in largest:
-                    lacks[name] += f", at most {largest[name]:g} on one device"
-            entry["requests"] = max(entry["requests"], counts.get(demand, 0))
-            found.append(WaitingStatus(**entry, why=lacks))
-        return found
+def _waiting(tasks: Tasks) -> list[WaitingStatus]:
+    """Return what waits for resources: each shape of demand, how many, and since when."""
+    counts = {shape.demand: len(shape.waiting) for shape in tasks.kinds.shapes.values()}
+    found = []
+    ledger = tasks.ledger
+    free, largest = ledger.available(), ledger.most_free_devices()
+    for entry, demand in ledger.waiting():
+        lacks = {}
+        for name, quantity in ((n, q) for bundle in entry["bundles"] for n, q in bundle.items()):
+            lacks[name] = f"{quantity:g} asked, {free.get(name, 0):g} free in all"
+            if quantity < 1 and name in largest:
+                lacks[name] += f", at most {largest[name]:g} on one device"
+        entry["requests"] = max(entry["requests"], counts.get(demand, 0))
+        found.append(WaitingStatus(**entry, why=lacks))
+    return found
