@@ -144,12 +144,10 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
     retries = _count(given, "max_task_retries", 0, least=-1)
     restarts = _count(given, "max_restarts", 0, least=-1)
     groups = given.get("concurrency_groups") or {}
-    own = {
-        name: {**_default_returns(member), **getattr(member, "__dray_method__", {})}
-        for name, member in methods_of(kind)
-    }
-    of_every_actor: dict[str, dict[str, object]] = {name: {} for name in OF_EVERY_ACTOR}
-    methods = {**of_every_actor, **own}
+    methods: dict[str, dict[str, object]] = {name: {} for name in OF_EVERY_ACTOR}
+    for method, member in methods_of(kind):
+        streams = {"num_returns": "streaming"} if _is_generator(member) else {}
+        methods[method] = {**streams, **getattr(member, "__dray_method__", {})}
     _check_groups(groups, methods)
     concurrency = _count(given, "max_concurrency", None, least=1)
     is_async = any(
@@ -260,10 +258,6 @@ def _strategy(given: Options) -> object:
     return PlacementGroupSchedulingStrategy(
         group, -1 if index is None else index, given.get("placement_group_capture_child_tasks")
     )
-
-
-def _default_returns(method: object) -> dict[str, object]:
-    return {"num_returns": "streaming"} if _is_generator(method) else {}
 
 
 def _is_generator(function: object) -> bool:

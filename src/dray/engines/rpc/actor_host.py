@@ -320,7 +320,7 @@ def _leave_fork(error: BaseException | None) -> None:
     run_to_end(lambda: _leave(status))
 
 
-def _leave(status: int = 0) -> None:
+def _leave(status: int) -> None:
     """End this process as a script would end, without the slow teardown of a forked heap."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if "multiprocessing.util" in sys.modules:  # joins and ends data loaders and pools

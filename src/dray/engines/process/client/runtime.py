@@ -289,10 +289,6 @@ class ProcessRuntime(Values):
         return ProcessGroup(self, number, bundles, self._known_ref(ready))
 
     @shielded
-    def ready_ref(self, group: int) -> ProcessRef:
-        return self._known_ref(self.demand("group_of", group)[2])
-
-    @shielded
     def group_of(self, number: int) -> ProcessGroup:
         return self._group(self.demand("group_of", number))
 

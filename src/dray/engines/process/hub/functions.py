@@ -129,16 +129,7 @@ class FunctionTable:
         key = (demand, elsewhere, id(ledger), runtime_env, place["capture"])
         shape = self.shapes.get(key)
         if shape is None:
-            held, capture = dict(options["resources"]), place["capture"]
-            shape = SchedulingClass(
-                key,
-                demand,
-                ledger,
-                runtime_env,
-                held,
-                group=group,
-                capture=capture,
-                elsewhere=elsewhere,
-            )
-            self.shapes[key] = shape
+            held = dict(options["resources"])
+            shape = self.shapes[key] = SchedulingClass(key, demand, ledger, runtime_env, held)
+            shape.group, shape.capture, shape.elsewhere = group, place["capture"], elsewhere
         return shape

@@ -434,18 +434,20 @@ class Tasks:
         self, client: Client, question: int, number: int, force: bool, recursive: bool
     ) -> None:
         task = self.table.maker_of(number)
-        if task is not None and task.actor is not None and force:
+        if task is None:
+            self.hub.reply(client, question, None)
+            return
+        if task.actor is not None and force:
             error = ConfigError(
                 "force=True is not for calls of actors, whose state would be lost; leave it out, "
                 "or use dray.kill(actor)"
             )
             self.hub.refuse(client, question, error)
             return
-        if task is not None and task.actor is not None and not task.cancelled:
+        if task.actor is not None and not task.cancelled:
             self.table.cancelling[task.number] = []
-        if task is not None:
-            self.cancel(task, force, recursive)
-        if task is not None and task.number in self.table.cancelling:
+        self.cancel(task, force, recursive)
+        if task.number in self.table.cancelling:
             # A call that waits in its worker must not begin after this is answered.
             self.table.cancelling[task.number].append((client, question))
         else:

@@ -55,8 +55,8 @@ class ReferenceRuntime(Protocol):
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
         """Return what calls an actor's method."""
 
-    def ready_ref(self, group: int) -> ProcessRef:
-        """Return the reference that is ready when a group is."""
+    def group_of(self, number: int) -> ProcessGroup:
+        """Return a placement group, with the reference that is ready when it is."""
 
     def order(self, *message: object) -> None:
         """Have the hub do something."""
@@ -373,7 +373,7 @@ class ProcessGroup(Group):
         self.runtime = runtime
         self.number = number
         self.bundles = bundles
-        self._ready = ready
+        self._ready: ObjectRef | None = ready
 
     @property
     def group_id(self) -> str:
@@ -381,7 +381,7 @@ class ProcessGroup(Group):
 
     def ready(self) -> ObjectRef:
         if self._ready is None:
-            self._ready = self.runtime.ready_ref(self.number)
+            self._ready = self.runtime.group_of(self.number).ready()
         return self._ready
 
     def wait(self, timeout_s: float | None) -> bool:
