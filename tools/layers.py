@@ -42,6 +42,7 @@ train.storage
 train.torch.devices
 train.datasets
 train.planning.ranks
+train.run.output.line_dedup
 train.run.worker_group
 train.backend
 train.planning

@@ -29,11 +29,12 @@ EXPECTED = {
     ),
     "dray.util.queue": "Queue Empty Full",
     "dray.util.joblib": "register_ray",
-    "dray.testing": "FakeHost kill_node tpu_slice",
+    "dray.testing": "FakeHost drain_node kill_node tpu_slice",
     "dray.accelerators": "Family Found families family_of",
     "dray.util.accelerators": "NVIDIA_A100 NVIDIA_H200 AMD_INSTINCT_MI300x GOOGLE_TPU_V6E",
     "dray.train": (
         "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
+        "PreemptionInfo get_preemption_info "
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
         "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective "
         "CheckpointUploadMode CheckpointConsistencyMode ReportedCheckpoint "

@@ -192,6 +192,29 @@ def test_a_node_that_is_drained_is_no_room(own_cluster: Cluster, storage: Path) 
         own_cluster.nodes.append(own_cluster.add(num_cpus=2))
         assert asked.result(PATIENCE_S).return_value == 4
 
+    def until_told() -> Any:
+        dray.train.report({})
+        while (info := dray.train.get_preemption_info()) is None:
+            pass
+        return info
+
+    class Drain(UserCallback):
+        def after_report(self, *_: Any) -> None:
+            drain(own_cluster, own_cluster.nodes[1])
+
+    info = (
+        DataParallelTrainer(
+            until_told,
+            scaling_config=ScalingConfig(num_workers=4),
+            run_config=RunConfig(storage_path=storage, callbacks=[Drain()]),
+        )
+        .fit()
+        .return_value
+    )
+    assert info.preempted_node_ids == [own_cluster.nodes[1].node_id]
+    assert len(info.preempted_ranks) == 2
+    assert 60 < info.deadline_ms / 1000 - time.time() <= 120
+
 
 def drain(cluster: Cluster, node: Any) -> None:
     """Have Ray put nothing new on a node, as before it is taken away."""

@@ -234,7 +234,9 @@ NAMES = {
     "dray.train.v2.api.report_config": "CheckpointConsistencyMode CheckpointUploadMode",
     "dray.train.v2.api.reported_checkpoint": "ReportedCheckpoint ReportedCheckpointStatus",
     "dray.train.v2.api.result": "Result",
-    "dray.train.v2.api.train_fn_utils": "get_checkpoint report get_all_reported_checkpoints",
+    "dray.train.v2.api.train_fn_utils": (
+        "get_checkpoint report get_all_reported_checkpoints get_preemption_info"
+    ),
     "dray.train.v2.api.validation_config": "ValidationConfig ValidationTaskConfig",
     "dray.air": "CheckpointConfig FailureConfig Result RunConfig ScalingConfig",
     "dray.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
@@ -248,8 +250,7 @@ NAMES = {
 }
 PAIRS = [(module, name) for module, names in NAMES.items() for name in names.split()]
 ABSENT = """
-    SyncConfig NCCLHangError PreemptionError PreemptionInfo
-    get_preemption_info accelerate backward
+    SyncConfig NCCLHangError PreemptionError accelerate backward
     prepare_optimizer TorchXLAConfig BaseTrainer
     HorovodTrainer HorovodConfig
 """

@@ -296,8 +296,7 @@ _TRAIN: dict[str, str | Absent] = {
     "data": "DataConfig and get_dataset_shard are names of dray.train",
     "SyncConfig": _gone(_EACH_REPORT),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
-    **_each("PreemptionError PreemptionInfo", _ALL_RESTART),
-    "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
+    "PreemptionError": f"{_ALL_RESTART}; then the last WorkerGroupError is raised",
     "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
     "session": "report, get_context and get_checkpoint are names of dray.train",
     **_each(

@@ -252,6 +252,14 @@ class Ledger:
                     for capacities in (self._total, self._free, self._free_without_tasks):
                         capacities[index] = Capacity({})
 
+    def announce_loss(self, node_id: str, at: float | None) -> None:
+        """Take note that a node is about to be taken away, at a time in seconds since the epoch."""
+        with self._lock:
+            self.nodes = [
+                replace(node, leaves=True, leaves_at=at) if node.node_id == node_id else node
+                for node in self.nodes
+            ]
+
     def check(self, request: Request) -> Demand:
         """Return the shape of a request; see `Engine.check`."""
         if request.strategy not in STRATEGIES:

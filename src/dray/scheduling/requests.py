@@ -23,6 +23,7 @@ class Node:
             may not know them.
         families: Of accelerators the family's name, by resource name.
         leaves: Whether it is about to go, and takes nothing new.
+        leaves_at: Time of that, in seconds since the epoch; None if it is not known.
     """
 
     node_id: str
@@ -32,6 +33,7 @@ class Node:
     devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
     leaves: bool = False
+    leaves_at: float | None = None
 
     @property
     def title(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from dray import session
@@ -11,7 +12,29 @@ from dray.accelerators.tpu_topology import Slice, host_labels, host_resources
 from dray.errors import ConfigError
 from dray.testing.fake_host import FakeHost
 
-__all__ = ["FakeHost", "kill_node", "tpu_slice"]
+__all__ = ["FakeHost", "drain_node", "kill_node", "tpu_slice"]
+
+
+def drain_node(node_id: str, deadline_s: float | None = None) -> None:
+    """Announce that a simulated node is about to be taken away, which `kill_node` does then.
+
+    Train functions learn of it by `dray.train.get_preemption_info()`. What runs there goes on.
+
+    Args:
+        node_id: One of those that `dray.init(nodes=[...])` made.
+        deadline_s: Number of seconds until it is to be gone; None says nothing of it.
+
+    Raises:
+        ConfigError: There is no such node, or the engine's nodes are real.
+
+    Example:
+        >>> import dray, dray.testing
+        >>> context = dray.init(nodes=[{"node_id": "a"}, {"node_id": "b"}])
+        >>> dray.testing.drain_node("b", deadline_s=30)
+        >>> dray.shutdown()
+    """
+    at = None if deadline_s is None else time.time() + deadline_s
+    _engine_of_simulated("drain_node").announce_loss(node_id, at)
 
 
 def kill_node(node_id: str) -> None:
@@ -33,14 +56,17 @@ def kill_node(node_id: str) -> None:
         [True, False]
         >>> dray.shutdown()
     """
+    _engine_of_simulated("kill_node").lose_node(node_id)
+
+
+def _engine_of_simulated(caller: str) -> Any:
     engine = session.current_engine()
-    lose_node = getattr(engine, "lose_node", None)
-    if lose_node is None:
+    if not hasattr(engine, "lose_node"):
         raise ConfigError(
-            f"the nodes of the {engine.name} engine are not simulated; kill_node() is for "
+            f"the nodes of the {engine.name} engine are not simulated; {caller}() is for "
             "dray.init(nodes=[...]) on the process engine"
         )
-    lose_node(node_id)
+    return engine
 
 
 def tpu_slice(

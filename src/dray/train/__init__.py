@@ -27,6 +27,7 @@ __all__ = [
     "LoggingConfig",
     "Plan",
     "PlannedWorker",
+    "PreemptionInfo",
     "ReportedCheckpoint",
     "ReportedCheckpointStatus",
     "Result",
@@ -47,6 +48,7 @@ __all__ = [
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",
+    "get_preemption_info",
     "report",
 ]
 
@@ -70,6 +72,7 @@ _HOMES = {
         "ReportedCheckpointStatus",
     ),
     "dray.train.result": ("Result",),
+    "dray.train.worker.preemption": ("PreemptionInfo", "get_preemption_info"),
 }
 
 _attach_getattr(
@@ -98,3 +101,4 @@ if typing.TYPE_CHECKING:
         ReportedCheckpointStatus,
     )
     from dray.train.result import Result
+    from dray.train.worker.preemption import PreemptionInfo, get_preemption_info

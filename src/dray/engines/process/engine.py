@@ -190,11 +190,19 @@ class ProcessEngine(LocalEngine):
         return self._status_socket.show(subject, describe)
 
     @shielded
-    def lose_node(self, node_id: str) -> None:
-        """End a simulated node, as if its machine were gone."""
+    def announce_loss(self, node_id: str, at: float | None) -> None:
+        """Say that a simulated node is about to be taken away, at a time since the epoch."""
+        self._check_known(node_id)
+        self._ledger.announce_loss(node_id, at)
+
+    def _check_known(self, node_id: str) -> None:
         known = [node.node_id for node in self._ledger.nodes]
         if node_id not in known:
             raise ConfigError(f"there is no node {node_id!r}; there are {', '.join(known)}")
+
+    def lose_node(self, node_id: str) -> None:
+        """End a simulated node, as if its machine were gone."""
+        self._check_known(node_id)
         self._ledger.remove_node(node_id)
         for server in self._servers.all():
             for number, (actor, node) in list(server.actors.items()):

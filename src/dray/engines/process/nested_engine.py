@@ -47,7 +47,7 @@ class NestedEngine(ProcessEngine):
     def _own_status(self) -> ProgramStatus:
         return ProgramStatus(engine=self.name, note="within a task or actor")
 
-    def lose_node(self, node_id: str) -> None:
+    def _check_known(self, node_id: str) -> None:
         raise ConfigError("nodes are lost by the driver, which has them")
 
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:

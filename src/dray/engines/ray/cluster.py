@@ -41,6 +41,7 @@ def nodes() -> list[Node]:
             entry["Labels"],
             families={name: family.name for name, family in families_on(offered).items()},
             leaves=entry["NodeID"] in leaving,
+            leaves_at=leaving.get(entry["NodeID"], 0) / 1000 or None,
         )
         for entry in all_nodes()
         if entry["Alive"]

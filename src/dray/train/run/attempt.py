@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.engines.base import Actor, Died
+from dray.engines.rpc import wire
 from dray.errors import RemoteTraceback, WorkerGroupError
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import CheckpointStore
@@ -21,7 +22,7 @@ from dray.train.run.worker_group import WorkerGroup
 from dray.train.storage.metrics_codec import decode
 from dray.train.storage.place import path_within
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.worker import run_messages
+from dray.train.worker import preemption, run_messages
 
 # The arguments of `UserCallback.after_report`: the metrics of each rank, and the checkpoint.
 Reports = tuple[list[dict[str, Any]], Checkpoint | None]
@@ -92,6 +93,8 @@ class Attempt:
         elif isinstance(message, run_messages.CollectiveArrival):
             data = self._collectives.joined(rank, message, time.monotonic())
             if data is not None:
+                if message.name == preemption.COLLECTIVE:
+                    data = (wire.dump(self.group.preemption(), "what is known of preemptions"),)
                 self.group.tell(run_messages.CollectiveResult(message.sequence, data))
             return data is None
         elif isinstance(message, run_messages.NextReport):
