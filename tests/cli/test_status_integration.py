@@ -142,6 +142,41 @@ def test_a_program_that_is_stuck_is_shown_and_holds_nobody_up() -> None:
         program.communicate()
 
 
+ENDS = """
+import dray, threading, time
+from dray.session import current_engine
+
+dray.get(dray.put(1))
+engine, asked = current_engine(), threading.Event()
+
+def answer_as_it_ends():
+    asked.set()
+    while not engine._closed:
+        time.sleep(0.001)
+    with engine._lock:
+        return {}
+
+engine.show("late", answer_as_it_ends)
+print(flush=True)
+asked.wait()
+"""
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_a_program_that_is_asked_as_it_ends_ends_without_a_word() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        assert [p for p in json.loads(status("--json")) if p["pid"] == program.pid] == []
+        assert program.communicate()[1] == ""
+    assert program.returncode == 0
+
+
 def test_a_name_that_somebody_has_taken_keeps_nobody_from_starting() -> None:
     """Every local user can take names, and containers that share a network have equal pids."""
     dray.shutdown()

@@ -84,7 +84,8 @@ class StatusSocket:
                 _logger.debug("dray status does not show this program any more: %s", error)
                 self.close()
             return
-        with caller, contextlib.suppress(OSError):  # whoever called may have hung up
+        # Whoever called may have hung up, and the program may be ending.
+        with caller, contextlib.suppress(OSError, SystemExit):
             caller.settimeout(_PATIENCE_S)
             if peer_of(caller).user == os.getuid():
                 import json  # slow to import, and rarely asked
