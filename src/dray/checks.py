@@ -55,6 +55,15 @@ def seconds(timeout: Any) -> float | None:
     return None if timeout > _FOR_EVER_S else float(timeout)
 
 
+def check_namespace(namespace: object) -> None:
+    """Raise ConfigError if it is neither None nor the name of a namespace."""
+    if namespace is not None and not (isinstance(namespace, str) and namespace):
+        raise ConfigError(
+            f"namespace must be a string that is not empty, not {namespace!r}; None is the "
+            "program's own"
+        )
+
+
 def check_flags(config: object, *names: str) -> None:
     """Raise ConfigError if one of a config's fields of these names is neither True nor False."""
     for name in names:

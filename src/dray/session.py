@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dray.checks import is_number
+from dray.checks import check_namespace, is_number
 from dray.compat.init_arguments import chosen_of_a_cluster, say_without_meaning, set_log_level
 from dray.compat.init_context import Context
 from dray.errors import AlreadyInitializedError, ConfigError, EngineError
@@ -108,6 +108,7 @@ def init(
     from dray.engines.local import check_machine, store_bytes
     from dray.engines.runtime_env import RuntimeEnv
 
+    check_namespace(namespace)
     further = dict(of_a_cluster)
     memory = further.pop("_memory", None)
     of_ray = chosen_of_a_cluster(further, _INIT)

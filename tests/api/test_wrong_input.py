@@ -18,6 +18,10 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+class _Empty:
+    """A class without methods."""
+
+
 @pytest.mark.parametrize("call", [dray.get, dray.wait, dray.cancel, dray.kill])
 def test_what_is_no_reference_is_refused_before_anything_starts(call: Callable[..., Any]) -> None:
     before = dray.is_initialized()
@@ -30,6 +34,22 @@ def test_what_is_no_reference_is_refused_before_anything_starts(call: Callable[.
 def test_only_functions_and_classes_become_remote() -> None:
     with pytest.raises(ArgumentTypeError, match="functions and classes"):
         dray.remote(42)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("value", ["", 7])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: dray.init(namespace=value),
+        lambda value: dray.remote(_Empty).options(name="named", namespace=value),
+        lambda value: dray.get_actor("named", namespace=value),
+    ],
+)
+def test_a_namespace_is_a_name(call: Callable[[Any], Any], value: object) -> None:
+    dray.shutdown()
+    with pytest.raises(ConfigError, match="namespace must be a string that is not empty"):
+        call(value)
+    assert not dray.is_initialized()
 
 
 @pytest.mark.parametrize(

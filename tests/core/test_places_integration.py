@@ -75,6 +75,7 @@ def test_what_an_actor_knows_of_its_place() -> None:
                 "actor": context.get_actor_id(),
                 "name": context.get_actor_name(),
                 "task": context.get_task_id(),
+                "ids": [context.get()[kind].hex() for kind in ("task_id", "actor_id")],
                 "resources": context.get_assigned_resources(),
                 "restarted": context.was_current_actor_reconstructed,
                 "variables": context.runtime_env.get("env_vars"),
@@ -86,6 +87,7 @@ def test_what_an_actor_knows_of_its_place() -> None:
     assert first["actor"] == actor._actor_id
     assert first["name"] == "curious"
     assert first["task"] != second["task"]
+    assert first["ids"] == [first["task"], first["actor"]]
     assert first["resources"] == {"CPU": 1}
     assert first["restarted"] is False
     assert first["variables"]["DRAY_TEST_X"] == "1"

@@ -9,6 +9,7 @@ from types import GenericAlias
 from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
 from dray import session
+from dray.checks import check_namespace
 from dray.compat.attributes import AbsentMember
 from dray.compat.ids import Id
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options, methods_of
@@ -326,6 +327,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"an actor's name is a string that is not empty, not {name!r}")
+    check_namespace(namespace)
     runtime = session.current_runtime()
     found = runtime.named_actor(name, namespace)
     if found is None:

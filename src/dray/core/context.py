@@ -43,9 +43,14 @@ class RuntimeContext:
     def get(self) -> dict[str, Any]:
         """Return the ids of the job, the node, the task and the actor, and the namespace."""
         here = self._here
-        ids = {"job_id": here.job_id, "node_id": here.node_id, "namespace": here.namespace}
-        further = {"task_id": here.task_id, "actor_id": here.actor_id}
-        return {**ids, **{name: value for name, value in further.items() if value is not None}}
+        ids = {
+            "job_id": here.job_id,
+            "node_id": here.node_id,
+            "task_id": here.task_id,
+            "actor_id": here.actor_id,
+        }
+        known = {name: Id(value) for name, value in ids.items() if value is not None}
+        return {**known, "namespace": here.namespace}
 
     def get_job_id(self) -> str:
         """Return the id of the program."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
-from dray.checks import is_whole, plain, refuse_arrays
+from dray.checks import check_namespace, is_whole, plain, refuse_arrays
 from dray.compat.arguments import known_options
 from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.runtime import (
@@ -139,6 +139,7 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
         raise ConfigError("name must not be empty")
     if given.get("get_if_exists") and name is None:
         raise ConfigError("get_if_exists=True needs a name=...: the name is what is looked for")
+    check_namespace(given.get("namespace"))
     held = _resources(given, default_cpus=0)
     asks_nothing = not any(given.get(option) for option in _RESOURCES) and "num_cpus" not in given
     retries = _count(given, "max_task_retries", 0, least=-1)
@@ -247,6 +248,9 @@ def _place(given: Options) -> dict[str, Any]:
 def _strategy(given: Options) -> object:
     """Return the strategy; the older way of naming a placement group means the same."""
     strategy, group = given.get("scheduling_strategy"), given.get("placement_group", "default")
+    index = given.get("placement_group_bundle_index")
+    if index not in (None, -1) and strategy is None and group == "default":
+        group = None  # refused: a bundle is of a group
     if group == "default" or (group is None and strategy is not None):
         return strategy
     if strategy is not None:
@@ -254,7 +258,6 @@ def _strategy(given: Options) -> object:
             "placement_group=... and scheduling_strategy=... say both where to run; give "
             "scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...) alone"
         )
-    index = given.get("placement_group_bundle_index")
     return PlacementGroupSchedulingStrategy(
         group, -1 if index is None else index, given.get("placement_group_capture_child_tasks")
     )

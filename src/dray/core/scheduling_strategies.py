@@ -188,13 +188,18 @@ def _selector(expressions: Mapping[str, str | In | Exists], what: str) -> dict[s
 
 
 def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
-    placement_group = strategy.placement_group
+    placement_group, index = strategy.placement_group, plain(strategy.placement_group_bundle_index)
     if placement_group is None:
+        if index != -1:
+            raise ConfigError(
+                f"placement_group_bundle_index is {index!r}, of no placement group; say of which "
+                "with scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...)"
+            )
         return Placement("no group")
     group = getattr(placement_group, "_group", None)
     if not isinstance(group, Group):
         raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")
-    index, size = plain(strategy.placement_group_bundle_index), len(group.bundles)
+    size = len(group.bundles)
     if not isinstance(index, int) or not -1 <= index < size:
         raise ConfigError(
             f"placement_group_bundle_index is {index!r}; the group has bundles 0 to {size - 1}, "
