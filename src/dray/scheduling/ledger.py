@@ -136,9 +136,7 @@ class Ledger:
     """
 
     def __init__(
-        self,
-        nodes: Sequence[Node],
-        remedy: str = "declare more with dray.init({arguments})",
+        self, nodes: Sequence[Node], remedy: str = "declare more with dray.init({arguments})"
     ) -> None:
         self.nodes = list(nodes)
         self._remedy = remedy

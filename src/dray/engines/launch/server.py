@@ -82,21 +82,16 @@ class Server:
         self._is_gone = False
         self._environment = dict(os.environ)
         self._modules = frozenset(basis.modules)
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            try:
-                self.control, far = socket.socketpair()
-                ours.callback(self.control.close)
-                theirs.callback(far.close)
-                lifeline_read, self._lifeline = os.pipe()
-                ours.callback(os.close, self._lifeline)
-                theirs.callback(os.close, lifeline_read)
-                open_files.make_room(self._lifeline)
-                fds = (far.fileno(), lifeline_read)
-                self._process = _start_server(fds, entry, method, basis, share_imports, open_files)
-            except OSError as error:
-                why = system_limits.describe(error.errno or 0)
-                raise EngineError(f"the fork server could not be started: {why}") from error
-            ours.pop_all()
+        with contextlib.ExitStack() as theirs, system_limits.opening("the fork server") as ours:
+            self.control, far = socket.socketpair()
+            ours.callback(self.control.close)
+            theirs.callback(far.close)
+            lifeline_read, self._lifeline = os.pipe()
+            ours.callback(os.close, self._lifeline)
+            theirs.callback(os.close, lifeline_read)
+            open_files.make_room(self._lifeline)
+            fds = (far.fileno(), lifeline_read)
+            self._process = _start_server(fds, entry, method, basis, share_imports, open_files)
         self._requests = Requests(self.control, open_files, self._on_refused)
         if isinstance(self._process, Clone):
             self._modules |= frozenset(sys.modules)

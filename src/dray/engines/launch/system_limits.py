@@ -7,6 +7,9 @@ import errno
 import os
 import resource
 import signal
+from collections.abc import Iterator
+
+from dray.errors import EngineError
 
 # So many descriptors are left for others when the limit is raised.
 _MARGIN = 128
@@ -43,6 +46,22 @@ def restore_open_files(soft: int) -> None:
     if now != soft:
         with contextlib.suppress(OSError, ValueError):  # the user has lowered the hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def opening(what: str) -> Iterator[contextlib.ExitStack]:
+    """Undo what is opened for a process if not all of it can be.
+
+    Raises:
+        EngineError: There is no room; it says for what, and which limit is met.
+    """
+    with contextlib.ExitStack() as undo:
+        try:
+            yield undo
+        except OSError as error:
+            why = describe(error.errno or 0)
+            raise EngineError(f"{what} could not be started: {why}") from error
+        undo.pop_all()
 
 
 def describe(number: int) -> str:

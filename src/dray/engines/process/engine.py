@@ -292,7 +292,7 @@ class ProcessEngine(LocalEngine):
         Raises:
             EngineError: This process may open no more.
         """
-        with contextlib.ExitStack() as ours:
+        with system_limits.opening(actor.name) as ours:
 
             def pair() -> tuple[socket.socket, socket.socket]:
                 here, there = socket.socketpair()
@@ -306,13 +306,8 @@ class ProcessEngine(LocalEngine):
                 theirs.callback(os.close, there)
                 return here, there
 
-            try:
-                (line, far), (sock, far_attach) = pair(), pair()
-                (out, far_out), (err, far_err) = pipe(), pipe()
-            except OSError as error:
-                why = system_limits.describe(error.errno or 0)
-                raise EngineError(f"{actor.name} could not be started: {why}") from error
-            ours.pop_all()
+            (line, far), (sock, far_attach) = pair(), pair()
+            (out, far_out), (err, far_err) = pipe(), pipe()
         self._open_files.make_room(far_err)
         actor.attach(line)
         doorbell = self._reader.doorbell.fileno()

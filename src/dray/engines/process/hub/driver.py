@@ -267,20 +267,15 @@ class DriverRuntime(ProcessRuntime):
         Raises:
             EngineError: This process may open no more.
         """
-        with contextlib.ExitStack() as undo:
-            try:
-                worker = WorkerProcess(number, node, runtime_env, self._on_exit)
-                undo.callback(worker.close)
-                undo.callback(worker.theirs.close)
-                pipes = []
-                for _ in range(2):
-                    pipes.append(os.pipe())
-                    for fd in pipes[-1]:
-                        undo.callback(os.close, fd)
-            except OSError as error:
-                why = system_limits.describe(error.errno or 0)
-                raise EngineError(f"a worker process could not be started: {why}") from error
-            undo.pop_all()
+        with system_limits.opening("a worker process") as undo:
+            worker = WorkerProcess(number, node, runtime_env, self._on_exit)
+            undo.callback(worker.close)
+            undo.callback(worker.theirs.close)
+            pipes = []
+            for _ in range(2):
+                pipes.append(os.pipe())
+                for fd in pipes[-1]:
+                    undo.callback(os.close, fd)
         (out, out_of_worker), (err, err_of_worker) = pipes
         self._open_files.make_room(err_of_worker)
         theirs = worker.theirs.fileno()
