@@ -205,6 +205,11 @@ def test_a_dataset_shows_what_is_known_of_it() -> None:
     changed = numbers.map(lambda row: row)
     assert repr(changed) == "Dataset(num_rows=10, operations=1)"
     assert repr(changed.filter(bool)) == "Dataset(num_rows=?, operations=2)"
+    assert numbers.name is None
+    numbers.set_name("numbers")
+    named = numbers.map_batches(lambda batch: batch)
+    assert named.name == "numbers"
+    assert repr(named) == "Dataset(name='numbers', num_rows=?, operations=1)"
 
 
 def test_groups_and_aggregates(rows: Any) -> None:
@@ -448,7 +453,7 @@ def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
     with pytest.raises(AbsentError, match="has no read_orc: make rows of it"):
         data.read_orc("a")
-    with pytest.raises(AbsentError, match="has no mix: write it with map_batches"):
+    with pytest.raises(AbsentError, match=r"has no mix: union\(\) puts rows together"):
         data.range(3).mix(3)
     for name, advice in {
         "lazy": "always lazy",

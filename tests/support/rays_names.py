@@ -22,6 +22,9 @@ EXPORTS = {
         "prepare_model prepare_optimizer prepare_data_loader backward "
         "enable_reproducibility"
     ),
+    "dray.data.iterator": (
+        "ArrowBatchCollateFn CollateFn DataIterator NumpyBatchCollateFn PandasBatchCollateFn"
+    ),
     "dray.train.collective": "broadcast_from_rank_zero barrier",
     "dray.train.context": "TrainContext get_context",
     "dray.train.trainer": "TrainingIterator",

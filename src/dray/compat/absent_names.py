@@ -91,7 +91,7 @@ _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _OWN_READER = "make rows of it with from_items, or read it in map_batches() over a list of paths"
 _NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
 _WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
-_RELATE = "write it with map_batches(), or give to_arrow() to Polars or DuckDB"
+_MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() repeats rows"
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_avro read_clickhouse read_datasource read_delta read_iceberg read_hudi "
@@ -109,15 +109,16 @@ _DATA: dict[str, str | Absent] = {
     "_internal": _INTERNALS,
     **_each(
         "Catalog CatalogAccessMode ClickHouseTableSettings DatabricksUnityCatalog KafkaAuthConfig "
-        "MixStoppingCondition ReaderFormat ResolvedSource",
+        "ReaderFormat ResolvedSource",
         _OWN_READER,
     ),
+    "MixStoppingCondition": _MIX,
     **_each(
         "DatasetSummary list_stats_summaries", "stats() of a dataset or shard says what is known"
     ),
 }
 _DATASET: dict[str, str | Absent] = {
-    **_each("mix", _RELATE),
+    "mix": _MIX,
     **_each(
         "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset",
         _NO_BLOCKS,
@@ -133,9 +134,9 @@ _DATASET: dict[str, str | Absent] = {
         "write_tfrecords write_turbopuffer write_webdataset",
         _WRITE,
     ),
-    **_each("context copy explain get_dataset_id get_stats_summary name", _INTERNALS),
+    **_each("context copy explain get_dataset_id get_stats_summary", _INTERNALS),
     "input_files": "keep the list of the paths that you read",
-    **_each("set_name streaming_train_test_split summary", _INTERNALS),
+    **_each("streaming_train_test_split summary", _INTERNALS),
     **_each(
         "fully_executed is_fully_executed lazy",
         _gone("a dataset is always lazy; materialize() has its rows made"),

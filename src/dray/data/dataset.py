@@ -57,7 +57,8 @@ class Dataset(Parts):
     def __repr__(self) -> str:
         """Say what is known without reading rows or calling users' functions."""
         rows = self.source.rows if self._keeps_rows_surely() else None
-        said = [f"num_rows={'?' if rows is None else rows}"]
+        said = [] if self.name is None else [f"name={self.name!r}"]
+        said.append(f"num_rows={'?' if rows is None else rows}")
         schema = None if self._operations else self.source.schema()
         if schema is not None:
             columns = (

@@ -9,6 +9,10 @@ from typing import Any, Generic, TypeVar
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import with_absent_members
 from dray.data.ahead import read_ahead
+from dray.data.collate_fn import ArrowBatchCollateFn as ArrowBatchCollateFn
+from dray.data.collate_fn import CollateFn as CollateFn
+from dray.data.collate_fn import NumpyBatchCollateFn as NumpyBatchCollateFn
+from dray.data.collate_fn import PandasBatchCollateFn as PandasBatchCollateFn
 from dray.data.collate_fn import format_for
 from dray.data.context import DataContext
 from dray.data.execution_options import ExecutionOptions

@@ -78,9 +78,25 @@ class Pipeline:
         self._operations = tuple(operations)
         self._seed = seed
         self._made_countable: Any = None
+        self._name: str | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name that a program has given to it; None if none."""
+        return self._name
+
+    def set_name(self, name: str | None) -> None:
+        """Give a name, which is shown, also of what operations such as `map` make of the rows.
+
+        Args:
+            name: The name; None takes it away.
+        """
+        self._name = name
 
     def _with(self: P, operation: Operation) -> P:
-        return type(self)(self.source, (*self._operations, operation), self._seed)
+        made = type(self)(self.source, (*self._operations, operation), self._seed)
+        made.set_name(self._name)
+        return made
 
     def derived(self: P, produce: Callable[[], Iterable[Block]], called: str) -> P:
         """Return a dataset of rows that are made from this one's when they are asked for."""
