@@ -79,10 +79,7 @@ def _accelerator_problems(found: Findings) -> Iterator[Problem]:
         if entry["trouble"]:
             yield f"{title}s: {entry['trouble']}.", _advice(entry)
         if entry["error"]:
-            yield (
-                f"{title}s: {entry['error']}.",
-                f"The devices here are {ids}.",
-            )
+            yield (f"{title}s: {entry['error']}.", f"The devices here are {ids}.")
         if entry["offered_instead"] and entry["count"]:
             first = by_name[entry["offered_instead"]]["title"]
             yield (

@@ -407,7 +407,7 @@ def _training_lines(training: Training) -> list[str]:
     address = f" ({training['cluster_address']})" if training["cluster_address"] else ""
     return [
         f"A run uses the {training['engine'] or 'wrong'} engine; PyTorch's backend {backends}; "
-        f"network interface {training['interface'] or 'unknown'}, on a cluster {cluster}{address}",
+        f"network interface {training['interface'] or 'unknown'}, on a cluster {cluster}{address}"
     ]
 
 

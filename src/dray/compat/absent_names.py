@@ -120,8 +120,7 @@ _DATA: dict[str, str | Absent] = {
 _DATASET: dict[str, str | Absent] = {
     "mix": _MIX,
     **_each(
-        "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset",
-        _NO_BLOCKS,
+        "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset", _NO_BLOCKS
     ),
     **_each(
         "deserialize_lineage has_serializable_lineage serialize_lineage",
@@ -206,9 +205,7 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "rocprof_sys serialize uv_config uv_uri virtualenv_name working_dir_uri",
         "it is a dict: take its fields by their names, and json.dumps() for text",
     ),
-    "RuntimeContext": {
-        "worker": _INTERNALS,
-    },
+    "RuntimeContext": {"worker": _INTERNALS},
     "DrayError": {
         **_each("from_bytes to_bytes", "errors are pickled as they are"),
         "from_ray_exception": _INTERNALS,
@@ -223,18 +220,14 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
     },
 }
 _OPTIONS: dict[str, dict[str, str | Absent]] = {
-    "tasks": {
-        "_num_objects_per_yield": Absent("yield lists of that many items", unset=(1,)),
-    },
+    "tasks": {"_num_objects_per_yield": Absent("yield lists of that many items", unset=(1,))},
     "actors": {
         "_actor_generator_backpressure_num_objects": Absent(
             "set _generator_backpressure_num_objects for each method", unset=(-1,)
         ),
         "enable_tensor_transport": Absent(_TENSORS, unset=(False,)),
     },
-    "calls of an actor's method": {
-        "tensor_transport": Absent(_TENSORS, unset=("object_store",)),
-    },
+    "calls of an actor's method": {"tensor_transport": Absent(_TENSORS, unset=("object_store",))},
 }
 _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     "dray.init()": {
@@ -255,12 +248,8 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
         "max_concurrent_calls_per_actor enable_true_multi_threading",
         Absent("each worker runs one call at a time; ask for more workers", unset=(1, False)),
     ),
-    "Unique()": {
-        "encode_lists": Absent("flat_map() the lists before", unset=(False,)),
-    },
-    "TorchCheckpoint.from_model()": {
-        "preprocessor": _BESIDE_MODEL,
-    },
+    "Unique()": {"encode_lists": Absent("flat_map() the lists before", unset=(False,))},
+    "TorchCheckpoint.from_model()": {"preprocessor": _BESIDE_MODEL},
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
         "_tensor_transport": Absent(_TENSORS, unset=("object_store",)),
@@ -279,8 +268,7 @@ _IN_CONFIG = "put what the workers need into train_loop_config"
 
 _STATE: dict[str, str | Absent] = {
     **_each(
-        "get_objects list_objects",
-        "summarize_objects() says how many there are, and their bytes",
+        "get_objects list_objects", "summarize_objects() says how many there are, and their bytes"
     ),
     **_each("get_worker list_workers", "list_tasks() and list_actors() have the workers' pids"),
     **_each(

@@ -12,15 +12,7 @@ import pyarrow.compute as pc
 from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
 from dray.data.columns import projections
 from dray.data.expressions import Expr
-from dray.data.forms.blocks import (
-    Batch,
-    Block,
-    Table,
-    Value,
-    check_format,
-    concat,
-    with_plain,
-)
+from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, with_plain
 from dray.data.forms.lists import is_number
 from dray.data.forms.names import check_column, free_names
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction

@@ -105,10 +105,7 @@ class UserCallback(RayTrainCallback):
         """Called once, before the first workers start."""
 
     def after_report(
-        self,
-        run_context: RunContext,
-        metrics: list[dict[str, Any]],
-        checkpoint: Checkpoint | None,
+        self, run_context: RunContext, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
     ) -> None:
         """Called when all ranks have made a report.
 

@@ -150,8 +150,7 @@ class Result:
         metrics = None if last is None else {**decode(last), **_found(committed[-1:], last)}
         handed = {
             each.path: Checkpoint.of_run(
-                each.to_compare(checksums=config.checksums),
-                verified=directory.is_verified(each),
+                each.to_compare(checksums=config.checksums), verified=directory.is_verified(each)
             )
             for each in committed
         }

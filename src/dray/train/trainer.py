@@ -79,10 +79,7 @@ class DataParallelTrainer:
         metadata: object = None,
         validation_config: ValidationConfig | None = None,
     ) -> None:
-        absent = {
-            "resume_from_checkpoint": resume_from_checkpoint,
-            "metadata": metadata,
-        }
+        absent = {"resume_from_checkpoint": resume_from_checkpoint, "metadata": metadata}
         check_arguments("DataParallelTrainer", absent, ())
         self._takes_config = _takes_config(
             train_loop_per_worker, given=train_loop_config is not None

@@ -50,10 +50,7 @@ _HOMES = {
     ),
     "dray.data.preprocessors.tokenizer": ("Tokenizer",),
     "dray.data.preprocessors.torch": ("TorchVisionPreprocessor",),
-    "dray.data.preprocessors.transformer": (
-        "Normalizer",
-        "PowerTransformer",
-    ),
+    "dray.data.preprocessors.transformer": ("Normalizer", "PowerTransformer"),
 }
 
 attach_getattr(__name__, names=_HOMES)

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dray.compat.arguments import checked_arguments
-from dray.data.forms.blocks import (
-    Array,
-    Table,
-    Value,
-    column_to_numpy,
-    put_column,
-    to_column,
-)
+from dray.data.forms.blocks import Array, Table, Value, column_to_numpy, put_column, to_column
 from dray.data.forms.lists import is_list
 from dray.data.forms.names import check_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs

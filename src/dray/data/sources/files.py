@@ -337,9 +337,7 @@ def _text_source(
 
 
 def _by_file(
-    files: Sequence[str],
-    parts: Callable[[str], Iterator[Table]],
-    label: Callable[[str], Labels],
+    files: Sequence[str], parts: Callable[[str], Iterator[Table]], label: Callable[[str], Labels]
 ) -> BlocksSource:
     """Return the tables that files are read as, with the values of their paths, as a source."""
 
@@ -411,10 +409,7 @@ def text_source(
 
 
 def numpy_source(
-    files: Sequence[str],
-    filesystem: Filesystem,
-    allow_pickle: bool,
-    label: Callable[[str], Labels],
+    files: Sequence[str], filesystem: Filesystem, allow_pickle: bool, label: Callable[[str], Labels]
 ) -> BlocksSource:
     """Return files of NumPy as a source, with a row for each entry of the arrays."""
     archive = next((path for path in files if path.endswith(".npz")), None)

@@ -267,12 +267,7 @@ class Outcome:
             self.progress.warn(f"after the failure, on the driver: {describe(error)}")
 
     def tries_again(
-        self,
-        failures: Mapping[int, BaseException],
-        *,
-        wanted: bool,
-        free: bool,
-        lost_node: bool,
+        self, failures: Mapping[int, BaseException], *, wanted: bool, free: bool, lost_node: bool
     ) -> bool:
         """Take the end of an attempt that has failed; return whether there is another one.
 

@@ -210,8 +210,7 @@ class RemotePath:
         """
         if self._has_folders:
             persistently(
-                f"{self} cannot be made",
-                lambda: self.filesystem.makedirs(self.path, exist_ok=True),
+                f"{self} cannot be made", lambda: self.filesystem.makedirs(self.path, exist_ok=True)
             )
 
     def make_folders(self, names: Iterable[str]) -> None:

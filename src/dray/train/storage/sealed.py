@@ -119,9 +119,7 @@ class LineFile:
 
 
 def read_lines(
-    path: Path,
-    warn: Callable[[str], object],
-    fits: Fits = lambda record: True,
+    path: Path, warn: Callable[[str], object], fits: Fits = lambda record: True
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of a file of lines; of those that are damaged or cut short, only warn.
 

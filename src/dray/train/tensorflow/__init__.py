@@ -29,12 +29,7 @@ from dray.train.worker.network_env import hold_port, host_port
 if TYPE_CHECKING:
     from dray.train.tensorflow.checkpoint import TensorflowCheckpoint
 
-__all__ = [
-    "TensorflowCheckpoint",
-    "TensorflowConfig",
-    "TensorflowTrainer",
-    "prepare_dataset_shard",
-]
+__all__ = ["TensorflowCheckpoint", "TensorflowConfig", "TensorflowTrainer", "prepare_dataset_shard"]
 
 # TensorFlow reads it as it is imported: whether tf.keras is Keras 2, of the package tf_keras.
 _KERAS_2 = "TF_USE_LEGACY_KERAS"
@@ -215,7 +210,5 @@ def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
 
 
 attach_getattr(
-    __name__,
-    later=("keras",),
-    names={"dray.train.tensorflow.checkpoint": ["TensorflowCheckpoint"]},
+    __name__, later=("keras",), names={"dray.train.tensorflow.checkpoint": ["TensorflowCheckpoint"]}
 )

@@ -55,13 +55,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        name: str,
-        path: Place,
-        screen: Screen,
-        log_level: str = "INFO",
-        *,
-        fold: bool = True,
+        self, name: str, path: Place, screen: Screen, log_level: str = "INFO", *, fold: bool = True
     ) -> None:
         self._name = name
         self._path = path
