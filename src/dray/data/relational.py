@@ -83,18 +83,18 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
         values = column_named(block.table, column)
         several = isinstance(values.type, pa.BaseExtensionType) or pa.types.is_nested(values.type)
         for value in column_to_values(values if several else pc.unique(values)):
-            found.setdefault(_hashable(value), value)
+            found.setdefault(hashable(value), value)
     return list(found.values())
 
 
-def _hashable(value: Value) -> Hashable:
+def hashable(value: Value) -> Hashable:
     """Return what is equal to another one where two values are, NaN among them."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):
         value = list(value.items())
     if isinstance(value, list | tuple):
-        return tuple(map(_hashable, value))
+        return tuple(map(hashable, value))
     known: Hashable = math.nan if value != value else value
     return known
 

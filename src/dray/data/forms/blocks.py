@@ -24,6 +24,7 @@ import pyarrow.compute as pc  # noqa: E402
 
 from dray.data.forms.lists import (  # noqa: E402
     as_arrays,
+    is_array,
     is_list,
     is_number,
     marked,
@@ -251,8 +252,8 @@ def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
 
 def _from_values(values: list[Value]) -> Column:
     """Return Python values as an array of whatever type holds them all."""
-    if any(map(_is_array, values)):
-        values = [_as_numpy(value) if _is_array(value) else value for value in values]
+    if any(map(is_array, values)):
+        values = [_as_numpy(value) if is_array(value) else value for value in values]
         arrays = [value for value in values if isinstance(value, np.ndarray)]
         if arrays and len(arrays) == len(values):
             alike = {(array.shape, array.dtype) for array in arrays}
@@ -272,10 +273,6 @@ def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
     if hasattr(first, "nanosecond"):
         return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))
     return pa.duration("ns") if hasattr(first, "nanoseconds") else None
-
-
-def _is_array(value: object) -> bool:
-    return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
 def _as_numpy(value: Value) -> Value:

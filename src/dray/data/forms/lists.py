@@ -61,7 +61,12 @@ def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
     if within is kind or not (is_number(within) or pa.types.is_boolean(within)):
         return False
     first = next((value for value in values if value is not None), None)
-    return hasattr(first, "__array__") and not isinstance(first, np.generic)
+    return is_array(first)
+
+
+def is_array(value: object) -> bool:
+    """Return whether a value is an array or tensor of any library, and no single number."""
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
 def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:

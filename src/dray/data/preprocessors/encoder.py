@@ -14,6 +14,7 @@ from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, put_column, to_column
 from dray.data.forms.names import column_named
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
+from dray.data.relational import hashable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +133,7 @@ def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Val
             found.update(pc.unique(column).to_pylist())
             continue
         for value in column.to_pylist():
-            found.update(value or () if in_lists else [_hashable(value)])
+            found.update(value or () if in_lists else [hashable(value)])
     return _ordered(found)
 
 
@@ -190,11 +191,7 @@ class OrdinalEncoder(ColumnPreprocessor):
     def _number(self, value: Value, places: Mapping[Value, int]) -> Value:
         if isinstance(value, list) and self._in_lists:
             return [places.get(each) for each in value]
-        return places.get(_hashable(value))
-
-
-def _hashable(value: Value) -> Value:
-    return tuple(value) if isinstance(value, list) else value
+        return places.get(hashable(value))
 
 
 class MultiHotEncoder(_HotEncoder):
