@@ -104,8 +104,6 @@ def _permuted(places: Numbers, sizes: Numbers, keys: Bits) -> Numbers:
     """
     values, most = np.asarray(places, np.uint64), np.asarray(sizes, np.uint64)
     keys = np.broadcast_to(keys, values.shape)
-    if not len(values):
-        return values.astype(np.int64)
     bits = np.frexp((most - np.uint64(1)).astype(np.float64))[1]
     half = np.maximum(1, (bits + 1) // 2).astype(np.uint64)
     values = _feistel(values, keys, half)
