@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pytest
 
 import dray.data
+from dray.errors import ConfigError
 
 
 def before(frame: pd.DataFrame) -> Any:
@@ -68,3 +71,21 @@ def test_columns_of_the_first_rows_are_made_of_their_block_alone() -> None:
     assert not calls
     assert rows.count() == 2
     assert len(calls) == 1
+
+
+def test_a_table_of_one_column_is_added_as_that_column() -> None:
+    rows = dray.data.range(4)
+    expected = [{"id": number, "rest": number % 3} for number in range(4)]
+    for added in (
+        rows.add_column("rest", lambda frame: frame % 3),
+        rows.add_column(
+            "rest",
+            lambda table: pa.table({"x": [number % 3 for number in table["id"].to_pylist()]}),
+            batch_format="pyarrow",
+        ),
+    ):
+        assert added.take_all() == expected
+        assert added.groupby("rest").sum("id").take(1) == [{"rest": 0, "sum(id)": 3}]
+    two = rows.add_column("rest", lambda frame: frame.assign(x=1))
+    with pytest.raises(ConfigError, match="one column, not a table of the 2 columns id, x"):
+        two.take_all()

@@ -18,6 +18,7 @@ from dray.data.forms.blocks import (
     Row,
     Table,
     Value,
+    only_column,
     put_column,
     rows_to_table,
     table_rows,
@@ -216,7 +217,7 @@ class AddColumn(FunctionOperation):
     def _added(self, call: Callable[[object], Value], block: Block) -> Table:
         table = block.table
         try:
-            given = [call(to_batch(table, self.batch_format))]
+            given = [only_column(call(to_batch(table, self.batch_format)))]
             if np.isscalar(given[0]):
                 values = to_column(given * table.num_rows)
             else:

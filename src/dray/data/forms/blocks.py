@@ -203,6 +203,24 @@ def to_column(values: Value) -> Column:
     return _from_values(list(values))
 
 
+def only_column(values: Value) -> Value:
+    """Return the column of a table that has one, and what is no table as it is.
+
+    Raises:
+        ConfigError: The table has other than one.
+    """
+    if isinstance(values, pa.Table):
+        columns = dict(zip(values.column_names, values.columns, strict=True))
+    elif hasattr(values, "columns") and hasattr(values, "items"):  # a DataFrame of pandas
+        columns = dict(values.items())
+    else:
+        return values
+    if len(columns) != 1:
+        names = ", ".join(map(str, columns))
+        raise ConfigError(f"give one column, not a table of the {len(columns)} columns {names}")
+    return columns.popitem()[1]
+
+
 def as_array(values: Value) -> Value:
     """Return tensors of torch, Series and the like as NumPy arrays, and all else as it is."""
     if isinstance(values, pa.Array | pa.ChunkedArray):  # these have the methods below as well
