@@ -117,3 +117,25 @@ def test_batches_without_a_format_are_tables() -> None:
     assert isinstance(next(iter(ROWS.iter_batches(batch_format=None))), pa.Table)
     kinds = ROWS.map_batches(lambda batch: {"kind": [type(batch).__name__]}, batch_format=None)
     assert kinds.take(1) == [{"kind": "Table"}]
+
+
+@pytest.mark.parametrize("size", [{"size": 0}, {"min_size": 0}, {"min_size": 8, "max_size": 4}])
+def test_a_pool_has_a_worker_or_more(size: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="a number of workers"):
+        ROWS.map(dict, compute=dray.data.ActorPoolStrategy(**size))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ROWS.select_columns(None),
+        lambda: ROWS.drop_columns(1),
+        lambda: ROWS.rename_columns({"id": 1}),
+        lambda: ROWS.rename_columns([1]),
+        lambda: ROWS.rename_columns(1),
+        lambda: ROWS.sort([]),
+    ],
+)
+def test_columns_are_given_by_their_names(call: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError, match="takes columns by their names, not"):
+        call()

@@ -211,7 +211,7 @@ class Dataset(Parts):
     def select_columns(self, cols: str | Sequence[str], **workers: object) -> Dataset:
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
         check_options(Dataset.select_columns, workers)
-        names = [cols] if isinstance(cols, str) else list(cols)
+        names = named_columns(cols, "select_columns")
         check_distinct("select_columns", names)
         chosen = self.only(names)
         if chosen is not self:
@@ -221,7 +221,7 @@ class Dataset(Parts):
     def drop_columns(self, cols: Sequence[str], **workers: object) -> Dataset:
         """Return a dataset without some columns."""
         check_options(Dataset.drop_columns, workers)
-        names = [cols] if isinstance(cols, str) else list(cols)
+        names = named_columns(cols, "drop_columns")
         return self._with(OnTables(functools.partial(dropped, names), own=True))
 
     def rename_columns(
@@ -229,7 +229,9 @@ class Dataset(Parts):
     ) -> Dataset:
         """Return a dataset with other names of columns: old -> new, or all of them."""
         check_options(Dataset.rename_columns, workers)
-        chosen = dict(names) if isinstance(names, Mapping) else list(names)
+        given = names.values() if isinstance(names, Mapping) else names
+        new = named_columns(given, "rename_columns")
+        chosen = dict(zip(names, new, strict=True)) if isinstance(names, Mapping) else new
         return self._with(OnTables(functools.partial(renamed, chosen), own=True))
 
     def with_column(self, column_name: str, expr: Expr, **workers: object) -> Dataset:
@@ -411,6 +413,8 @@ class Dataset(Parts):
             boundaries: Nothing; Ray's, where to cut the rows into blocks.
         """
         keys = named_columns(key, "sort")
+        if not keys:
+            raise ConfigError("sort takes columns by their names, not none")
         falls = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
         if len(falls) != len(keys):
             raise ConfigError(f"descending takes a bool for each of {keys}, not {descending!r}")

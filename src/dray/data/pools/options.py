@@ -101,14 +101,19 @@ def _is_async(function: Callable[..., object]) -> bool:
     return any(inspect.iscoroutinefunction(c) or inspect.isasyncgenfunction(c) for c in calls)
 
 
+def _given(*numbers: int | None) -> int:
+    """Return the first number that is given."""
+    return next(number for number in numbers if number is not None)
+
+
 def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
     """Return the least and the most workers, if there are to be any."""
     compute, asked = options.get("compute"), options.get("concurrency")
     if isinstance(compute, TaskPoolStrategy):
         asked = compute.size
     elif isinstance(compute, ActorPoolStrategy):
-        least = compute.size or compute.min_size or 1
-        asked = (least, compute.size or compute.max_size or least)
+        least = _given(compute.size, compute.min_size, 1)
+        asked = (least, _given(compute.size, compute.max_size, least))
     if asked is None:
         return None
     # Of Ray's three numbers, the last one is how many to begin with.
