@@ -376,18 +376,24 @@ def test_pairs_of_torch() -> None:
         ("kind in ['odd'] or not x > 3", [0, 1, 2, 3, 5, 7, 9]),
         ("1 < x <= 3 and kind not in ['odd']", [2]),
         ("x * 2 + 1 >= 17 - x / 10 and x != -1", [8, 9]),
+        ("last is not None", [9]),
+        ("x > 6 and last is None", [7, 8]),
     ],
 )
 def test_conditions_as_text(condition: str, passing: list[int]) -> None:
     rows = dray.data.from_items(
-        [{"x": n, "half.of": n / 2, "kind": "odd" if n % 2 else "even"} for n in range(10)]
+        [{"x": n, "half.of": n / 2, "kind": "odd" if n % 2 else "even"} for n in range(9)]
+        + [{"x": 9, "half.of": 4.5, "kind": "odd", "last": True}]
     )
     assert [row["x"] for row in rows.filter(expr=condition).take_all()] == passing
 
 
 def test_conditions_that_are_none() -> None:
     rows = dray.data.range(2)
-    for condition, message in (("f(id)", "cannot hold"), ("3", "no column"), ("id >", "no expr")):
+    for condition, message in (
+        *(("f(id)", "cannot hold"), ("id is 1", "cannot hold 'id is 1'")),
+        *(("3", "no column"), ("id >", "no expr")),
+    ):
         with pytest.raises(ConfigError, match=message):
             rows.filter(expr=condition)
 

@@ -34,7 +34,7 @@ def parsed(text: str) -> Expr:
 
     Args:
         text: Columns by name (`a.b` is one too), numbers, strings and lists of them, comparisons,
-            `in`, `and`, `or`, `not`, and `+ - * /`.
+            `in`, `is None`, `and`, `or`, `not`, and `+ - * /`.
 
     Raises:
         ConfigError: It has anything else in it, or is no condition.
@@ -71,10 +71,14 @@ def _of(node: ast.expr) -> Expr:
             return _CALCULATED[type(op)](_of(left), _of(right))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
             return _COMPARED[type(op)](_of(left), _of(right))
-        case ast.Compare(left=left, ops=[op, *rest], comparators=[middle, *others]):
+        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            return _of(left).is_null()
+        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return _of(left).is_not_null()
+        case ast.Compare(left=left, ops=[op, *rest], comparators=[middle, *others]) if rest:
             first = _of(ast.Compare(left, [op], [middle]))
             return first & _of(ast.Compare(middle, rest, others))
     raise ConfigError(
         f"expr cannot hold {ast.unparse(node)!r}: it may have columns, values, comparisons, in, "
-        "and, or, not, + - * /; use filter(lambda row: ...) for anything else"
+        "is None, and, or, not, + - * /; use filter(lambda row: ...) for anything else"
     )
