@@ -230,9 +230,11 @@ def test_options_make_a_new_function_and_leave_the_old_one() -> None:
     assert "Esther" not in dray.get(name.remote())
 
 
-def test_max_calls_gives_every_call_a_new_process() -> None:
-    once = pid.options(max_calls=1)
+def test_max_calls_replaces_a_process_after_so_many_calls() -> None:
+    once, thrice = pid.options(max_calls=1), pid.options(max_calls=3)
     assert len({dray.get(once.remote()) for _ in range(3)}) == 3
+    pids = [dray.get(thrice.remote()) for _ in range(6)]
+    assert 1 < max(map(pids.count, pids)) <= 3  # Ray counts earlier calls of the function as well
 
 
 def test_processes_are_used_again() -> None:

@@ -165,12 +165,12 @@ class Tasks:
     def _begin(self, shape: SchedulingClass, held: Held) -> bool:
         """Run the first of a queue on a worker; return whether to ask for the next."""
         task = shape.waiting.popleft()
-        fresh = bool(self._most_calls(task))
+        counted = task.kind.key if self._most_calls(task) else None
         try:
-            worker = self.pool.take(held.nodes[0], shape.runtime_env, fresh=fresh)
+            worker = self.pool.take(held.nodes[0], shape.runtime_env, counted=counted)
         except Exception as error:  # noqa: BLE001 (whatever it is, the task must not hang)
             held.release()
-            if not fresh and self._has_workers(shape):
+            if counted is None and self._has_workers(shape):
                 shape.waiting.appendleft(task)  # the first that is done takes it
                 return False
             why = f"{task.title} has no worker process: {error}"
@@ -360,7 +360,7 @@ class Tasks:
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
         lease, shape, worker.lease, worker.shape = worker.lease, worker.shape, None, None
-        surplus = worker if worker.calls else self.pool.give_back(worker)
+        surplus = self.pool.give_back(worker)
         if surplus is not None:
             self.retire(surplus)
         if lease is None:

@@ -77,11 +77,25 @@ class Pool:
         self._idle: dict[str, dict[WorkerProcess, None]] = {}  # by node, the longest idle first
         self.all: dict[int, WorkerProcess] = {}
 
-    def take(self, node: Node, runtime_env: RuntimeKey, *, fresh: bool = False) -> WorkerProcess:
-        """Return a worker that nobody uses; a new one if there is none, or if asked for."""
+    def take(
+        self,
+        node: Node,
+        runtime_env: RuntimeKey,
+        *,
+        fresh: bool = False,
+        counted: bytes | None = None,
+    ) -> WorkerProcess:
+        """Return a worker that nobody uses; a new one if there is none, or if asked for.
+
+        Args:
+            counted: The function whose calls are counted, by its key: one that has served nothing
+                else. None is one whose calls are not.
+        """
         idle = self._idle.get(node.node_id, {})
+        served = set() if counted is None else {counted}
         for worker in reversed(() if fresh else idle):
-            if worker.runtime_env == runtime_env and not worker.gone:
+            same = worker.runtime_env == runtime_env and worker.calls.keys() == served
+            if same and not worker.gone:
                 del idle[worker]
                 return worker
         worker = self._start(node, runtime_env)
