@@ -305,6 +305,7 @@ TASK_OPTIONS = [
     ({"name": 5}, "name"),
     ({"scheduling_strategy": "RANDOM"}, "scheduling_strategy"),
     ({"label_selector": {"zone": "in("}}, "label_selector"),
+    ({"label_selector": ""}, "label_selector"),
     ({"runtime_env": {"variables": {}}}, "env_vars"),
     ({"runtime_env": {"env_vars": {"A": 1}}}, "env_vars"),
 ]

@@ -46,6 +46,12 @@ def _memory() -> int:
     return summarize_objects()["memory_bytes"]
 
 
+def test_a_process_with_counted_calls_of_a_forgotten_function_serves_others() -> None:
+    pid = dray.get(_run(lambda: os.getpid(), max_calls=5))
+    gc.collect()
+    assert dray.get(here.remote()) == pid
+
+
 def test_a_worker_forgets_a_function_that_nobody_can_call(gate: Gate) -> None:
     def run() -> int:
         told = Told(gate)

@@ -235,7 +235,9 @@ def _resources(given: Options, default_cpus: float) -> dict[str, float]:
 
 
 def _place(given: Options) -> dict[str, Any]:
-    selector = given.get("label_selector") or {}
+    selector = given.get("label_selector")
+    if selector is None:
+        selector = {}
     check_selector(selector, "label_selector")
     placement: Placement = as_placement(_strategy(given))
     return {

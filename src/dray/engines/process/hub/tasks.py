@@ -247,6 +247,8 @@ class Tasks:
             if key in worker.known:
                 worker.known.discard(key)
                 worker.forgotten.append(key)
+                if worker.task is None:
+                    worker.calls.pop(key, None)  # or it would rest for nobody
 
     # From the worker to the results.
 
@@ -320,8 +322,10 @@ class Tasks:
         self._ahead.recall_late(shape, now)
         key, most = done.kind.key, self._most_calls(done)
         if most:
-            worker.calls[key] = worker.calls.get(key, 0) + 1
-            if worker.calls[key] >= most:
+            calls = worker.calls.pop(key, 0) + 1
+            if key in self.kinds.all:  # else nobody can call it any more
+                worker.calls[key] = calls
+            if calls >= most:
                 self.retire(worker)  # the resources are free when the process is gone
                 return
         shape.waiting.skip_over(self.table.running)
