@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def learn(config: dict[str, Any]) -> tuple[str, int]:
                 optimizer.step()
                 optimizer.zero_grad()
                 steps += accelerator.sync_gradients
-        with tempfile.TemporaryDirectory() as directory:
+        with dray.train.checkpoint_dir() as directory:  # cleared away if the rank is killed
             accelerator.save_state(directory)
             checkpoint = dray.train.Checkpoint.from_directory(directory)
             checkpoint.set_metadata({"epoch": epoch})
