@@ -3,7 +3,8 @@
 Not pytest-xdist: its workers have a second thread, so that dray could not fork them to share their
 imports, and nearly every session imported PyTorch anew (2 s of a core, where a fork takes 0.2 s);
 and each worker itself imports what all files of tests import (8 s of a core). For the same reason
-a fork in which a file leaves threads of other libraries ends, and another one takes its place.
+a fork in which a file leaves threads of other libraries ends, and another one takes its place;
+unless there are tests of Ray, since a fork keeps its cluster for all of them.
 
     python -m pytest -p tests.side_by_side --processes 2 -m "not ray and not cluster"
 """
@@ -15,7 +16,7 @@ import signal
 import struct
 import sys
 import threading
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, cast
 
@@ -81,6 +82,7 @@ class Fork:
         self._numbers = numbers
         self._tells = tells
         self._first = first
+        self._renews = not any(map(_is_of_ray, chain.from_iterable(files)))
         self._reports: list[dict[str, Any]] = []
         # What a test that takes too long is shown on.
         self._tw = pytest.TerminalReporter(config, sys.stderr)._tw
@@ -95,7 +97,7 @@ class Fork:
         while number is not None:
             following = self._take()
             self._run(self._files[number], [] if following is None else self._files[following])
-            if following is not None and _has_threads_of_others():
+            if self._renews and following is not None and _has_threads_of_others():
                 self._tells.send(following)
                 break
             number = following
@@ -118,6 +120,10 @@ class Fork:
         """Keep it until the file is done."""
         hook = self.config.hook.pytest_report_to_serializable
         self._reports.append(hook(config=self.config, report=report))
+
+
+def _is_of_ray(item: pytest.Item) -> bool:
+    return any(map(item.get_closest_marker, ("ray", "cluster")))
 
 
 def _has_threads_of_others() -> bool:

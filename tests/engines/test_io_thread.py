@@ -7,6 +7,7 @@ import functools
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -64,6 +65,24 @@ def test_who_starts_it_after_its_end_is_told_why(reader: Reader) -> None:
     reader._thread.join(PATIENCE_S)
     with pytest.raises(EngineError, match=r"has ended.*call dray.shutdown"):
         reader.start()
+
+
+def test_several_threads_may_start_it_at_once() -> None:
+    for _ in range(100):
+        reader, together = Reader(lambda: None), threading.Barrier(4)
+
+        def start(reader: Reader = reader, together: threading.Barrier = together) -> None:
+            together.wait()
+            reader.start()
+
+        with ThreadPoolExecutor(4) as threads:
+            started = [threads.submit(start) for _ in range(4)]
+        try:
+            for each in started:
+                each.result()
+        finally:
+            reader.stop()
+            reader.close()
 
 
 def test_who_rests_wakes_nobody_and_is_heard_before_others(

@@ -56,9 +56,10 @@ class Reader:
         self._closed = False
         self._crash: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="dray-reader", daemon=True)
+        self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Start the thread, unless it runs.
+        """Start the thread, unless it runs. May be called from any thread.
 
         Raises:
             EngineError: It ran, and could not go on.
@@ -67,8 +68,9 @@ class Reader:
             raise EngineError(
                 f"the thread that hears of workers has ended: {self._crash!r}; call dray.shutdown()"
             )
-        if not self._thread.is_alive():
-            self._thread.start()
+        with self._starting:
+            if not self._thread.is_alive():
+                self._thread.start()
 
     @property
     def is_running(self) -> bool:
