@@ -189,7 +189,6 @@ class ProcessEngine(LocalEngine):
     def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
         return self._status_socket.show(subject, describe)
 
-    @shielded
     def announce_loss(self, node_id: str, at: float | None) -> None:
         """Say that a simulated node is about to be taken away, at a time since the epoch."""
         self._check_known(node_id)
@@ -200,6 +199,7 @@ class ProcessEngine(LocalEngine):
         if node_id not in known:
             raise ConfigError(f"there is no node {node_id!r}; there are {', '.join(known)}")
 
+    @shielded
     def lose_node(self, node_id: str) -> None:
         """End a simulated node, as if its machine were gone."""
         self._check_known(node_id)
