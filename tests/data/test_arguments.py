@@ -12,7 +12,7 @@ import pytest
 
 import dray.data
 from dray.data.expressions import col
-from dray.errors import AbsentArgumentError, ConfigError
+from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
 
 data: Any = dray.data
 ROWS: Any = dray.data.range(8)
@@ -139,3 +139,11 @@ def test_a_pool_has_a_worker_or_more(size: dict[str, int]) -> None:
 def test_columns_are_given_by_their_names(call: Callable[[], object]) -> None:
     with pytest.raises(ConfigError, match="takes columns by their names, not"):
         call()
+
+
+@pytest.mark.parametrize(("name", "instead"), [("explain", "stats()"), ("summary", "describe()")])
+def test_public_names_of_ray_that_are_not_there_say_what_to_use(name: str, instead: str) -> None:
+    with pytest.raises(AbsentNameError) as absent:
+        getattr(dray.data.range(1), name)
+    assert instead in str(absent.value)
+    assert "internals" not in str(absent.value)
