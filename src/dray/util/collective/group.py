@@ -10,16 +10,11 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from dray.checks import require
 from dray.core.actor import ActorHandle
 from dray.core.objects import get
 from dray.core.remote import remote
-from dray.errors import (
-    ActorDiedError,
-    CollectiveError,
-    ConfigError,
-    DrayError,
-    MissingDependencyError,
-)
+from dray.errors import ActorDiedError, CollectiveError, ConfigError, DrayError
 from dray.util.collective.types import Backend, ReduceOp
 
 if TYPE_CHECKING:
@@ -92,10 +87,8 @@ class Group:
 
 
 def _check_backend(backend: Backend) -> None:
-    try:
-        import torch
-    except ImportError:
-        raise MissingDependencyError("PyTorch", "torch") from None
+    require("torch", "torch")
+    import torch
 
     if backend is Backend.NCCL and not torch.cuda.is_available():
         raise ConfigError(
@@ -223,7 +216,7 @@ def _meet(
     store.set(str(rank), "here")
     everybody = [str(each) for each in range(world_size)]
     try:
-        store.wait(everybody, timeout)  # as long the meeting lives
+        store.wait(everybody, timeout)  # as long as that, the meeting lives
     except RuntimeError:
         absent = [each for each in range(world_size) if not store.check([str(each)])]
         raise _absent(name, rank, absent, timeout) from None
