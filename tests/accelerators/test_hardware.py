@@ -15,13 +15,12 @@ import pytest
 import dray
 from dray.accelerators.vendors.nvidia import Nvidia
 from tests.support.gates import Gate, until
+from tests.support.gpus import MEBIBYTE, used_memory
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(Nvidia().find() is None, reason="this machine has no NVIDIA GPU"),
 ]
-
-MEBIBYTE = 1 << 20
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +29,6 @@ def session() -> Iterator[None]:
     dray.init(num_cpus=8)
     yield
     dray.shutdown()
-
-
-def used_memory(device: int = 0) -> int:
-    """How many bytes of a GPU all processes together use."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def fill(mebibytes: int) -> Any:

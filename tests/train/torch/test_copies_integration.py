@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dray
 import dray.train
-from dray.accelerators.vendors.nvidia import Nvidia
 from dray.train import RunConfig, ScalingConfig
 from dray.train.torch import TorchTrainer, get_device, prepare_data_loader
 from dray.train.torch.data import DeviceDataLoader, SideStream
+from tests.support.gpus import on_a_gpu
 from tests.support.torch_runs import fit
 
 META = torch.device("meta")  # needs no hardware: its tensors know where they are, and no values
@@ -234,12 +234,10 @@ def expanded(numbers: list[torch.Tensor]) -> torch.Tensor:
     return numbers[0].expand(2)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    torch.version.cuda is None or Nvidia().find() is None, reason="no NVIDIA GPU, or none for torch"
-)
 @pytest.mark.usefixtures("process_engine")
 class TestOnAGpu:
+    pytestmark = on_a_gpu()
+
     def test_batches_are_what_they_were(self, storage: Path) -> None:
         """Each is read late, after work that copies of later batches run beside."""
 
