@@ -13,6 +13,7 @@ RAY = "Ray Train"
 RAY_CORE = "Ray Core"
 TORCHRUN = "torchrun"
 PLAIN_JAX = "plain JAX"
+PLAIN_TORCH = "plain PyTorch"
 TORCH = "import torch"
 
 
@@ -85,7 +86,7 @@ class Options:
         if contestant.startswith(TORCHRUN):
             launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
             return [self.python, "-m", *launcher, script, "torchrun", *arguments]
-        library = "plain" if contestant == PLAIN_JAX else "dray"
+        library = "plain" if contestant in (PLAIN_JAX, PLAIN_TORCH) else "dray"
         return [self.python, script, library, *arguments]
 
     def in_turn(

@@ -55,6 +55,7 @@ def make_trainer(
     max_failures: int = 0,
     checkpoints: dict[str, Any] | None = None,
     datasets: dict[str, Any] | None = None,
+    use_gpu: bool = False,
 ) -> Any:
     """Make a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
@@ -67,7 +68,9 @@ def make_trainer(
         told_here(function),
         train_loop_config=config or {},
         **({} if datasets is None else {"datasets": datasets}),
-        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker=resources),
+        scaling_config=train.ScalingConfig(
+            num_workers=workers, resources_per_worker=resources, use_gpu=use_gpu
+        ),
         run_config=train.RunConfig(
             storage_path=str(Path("results").absolute()),
             failure_config=train.FailureConfig(max_failures=max_failures),

@@ -9,6 +9,7 @@ from benchmarks import (
     core_measures,
     data_measures,
     framework_measures,
+    gpu_measures,
     step_measures,
 )
 from benchmarks.cases import (
@@ -358,6 +359,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     **checkpoint_measures.MEASURES,
     **data_measures.MEASURES,
     **framework_measures.MEASURES,
+    **gpu_measures.MEASURES,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }
