@@ -110,7 +110,7 @@ def test_the_driver_may_use_the_gpu_too(storage: Path) -> None:
 def test_tensors_of_the_gpu_come_back_but_are_no_metrics(storage: Path) -> None:
     def train() -> Any:
         loss = torch.tensor(0.5, device=get_device())
-        with pytest.raises(ConfigError, match="'loss' is a torch.Tensor"):
+        with pytest.raises(ConfigError, match=r"'loss' is a torch\.Tensor"):
             dray.train.report({"loss": loss})
         dray.train.report({"loss": loss.item()})
         return {"weights": torch.arange(4.0, device=get_device())}
