@@ -136,7 +136,7 @@ def test_a_killed_workers_memory_is_free_for_the_next(storage: Path, tmp_path: P
 
     def train() -> int:
         _, total = torch.cuda.mem_get_info()
-        block = torch.ones(int(total * 0.8), dtype=torch.uint8, device=get_device())
+        block = torch.ones(int(total * 0.6), dtype=torch.uint8, device=get_device())
         torch.cuda.synchronize()
         if not mark.exists():
             mark.touch()
