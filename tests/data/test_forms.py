@@ -179,3 +179,24 @@ def test_blocks_of_mixed_values_go_together_in_any_order(monkeypatch: pytest.Mon
         mixed = order[0].union(*order[1:]).materialize()
         shapes = [str(np.shape(row["x"])) for row in mixed.take_all()]
         assert sorted(shapes) == ["()", "(2, 2)", "(3,)"]
+
+
+def test_arrays_of_cupy_are_asked_for_their_values() -> None:
+    """Which lie on a GPU, and CuPy converts none unasked; this stands for them."""
+
+    class OnAGpu:
+        def __init__(self, values: Any) -> None:
+            self._values = values
+
+        def __array__(self, *_: object, **__: object) -> Any:
+            raise TypeError("Implicit conversion to a NumPy array is not allowed")
+
+        def get(self) -> Any:
+            return self._values
+
+    OnAGpu.__module__ = "cupy"
+    rows = dray.data.from_items([{"x": 1}, {"x": 2}])
+    doubled = rows.map_batches(lambda batch: {"x": OnAGpu(batch["x"] * 2)})
+    pairs = rows.map_batches(lambda batch: {"x": [OnAGpu(np.array([x, x])) for x in batch["x"]]})
+    assert [row["x"] for row in doubled.take_all()] == [2, 4]
+    assert [row["x"].tolist() for row in pairs.take_all()] == [[1, 1], [2, 2]]

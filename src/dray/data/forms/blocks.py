@@ -227,6 +227,8 @@ def as_array(values: Value) -> Value:
         return values
     if hasattr(values, "detach"):  # a tensor of torch
         values = values.detach().cpu().numpy()
+    if type(values).__module__.partition(".")[0] == "cupy":  # which no one converts unasked
+        values = values.get()
     if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
         values = values.to_numpy()
     if hasattr(values, "__array__") and not isinstance(values, np.ndarray):  # of JAX, say
