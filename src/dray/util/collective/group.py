@@ -79,11 +79,23 @@ class Group:
         except RuntimeError as error:
             raise CollectiveError(
                 f"{what} of collective group {self.name!r} failed on rank {self.rank} of "
-                f"{self.world_size}: {error}; every rank must make the same calls with tensors of "
-                "the same shape and type, and all of them must live",
+                f"{self.world_size}: {_reason(error)}",
                 group_name=self.name,
                 rank=self.rank,
             ) from error
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return why an operation has failed, and what to do about it."""
+    if "Duplicate GPU" in str(error):
+        return (
+            "NCCL connects no two ranks on one GPU: give each actor a whole one (num_gpus=1), or "
+            f"use backend='gloo' ({str(error).strip().splitlines()[-1]})"
+        )
+    return (
+        f"{error}; every rank must make the same calls with tensors of the same shape and type, "
+        "and all of them must live"
+    )
 
 
 def _check_backend(backend: Backend) -> None:
