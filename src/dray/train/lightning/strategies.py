@@ -120,7 +120,11 @@ class RayDeepSpeedStrategy(_OfRun, _DeepSpeed):
 
     def setup_distributed(self) -> None:
         """Take the ranks of the run; its process group is there."""
-        self.parallel_devices = [self.root_device]
+        import torch
+
+        # It refuses numbers that do not begin at 0, and takes the root device all the same.
+        count = torch.cuda.device_count()
+        self.parallel_devices = [torch.device("cuda", index) for index in range(count)]
         super().setup_distributed()
 
 
