@@ -141,3 +141,26 @@ def test_a_failed_task_is_caught_by_its_errors_type(make: Any) -> None:
         dray.get(fail.remote())
     assert isinstance(caught.value, TaskError)
     assert getattr(caught.value.cause, "code", None) == 7
+
+
+class OfAFailedKernel:
+    """Stands for a tensor whose values CUDA could not calculate, as it tells when they are read."""
+
+    def __reduce__(self) -> Any:
+        torch = pytest.importorskip("torch")
+        kind = getattr(torch, "AcceleratorError", torch.OutOfMemoryError)
+        raise kind("CUDA error: device-side assert triggered")
+
+
+def test_work_on_a_device_that_fails_after_the_function_is_its_error(engine: str) -> None:
+    pytest.importorskip("torch")
+
+    @dray.remote
+    def failing() -> list[OfAFailedKernel]:
+        return [OfAFailedKernel()]
+
+    with pytest.raises(TaskError, match="CUDA error: device-side assert") as caught:
+        dray.get(failing.remote())
+    if engine != "ray":  # which takes it for a value that cannot be pickled
+        assert isinstance(caught.value, RuntimeError)
+        assert "cannot be" not in str(caught.value)

@@ -137,17 +137,25 @@ def dump(value: object, what: str) -> bytes:
 
     Raises:
         SerializationError: It cannot be pickled; the message names the object that is to blame.
+        RuntimeError: Work on a device, of which a tensor is the result, has failed before.
     """
     try:
         return pickler.dumps(value)
     except Exception as error:
-        if is_handlers(error):
+        if is_handlers(error) or _is_of_a_device(error):
             raise
         culprit, said = _find_culprit(value, what), text_of(error)
         raise SerializationError(
             f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
             "Create it inside the function, or pass what it is made from."
         ) from error
+
+
+def _is_of_a_device(error: Exception) -> bool:
+    """Return whether it is one of CUDA's, which come to light when somebody reads a result."""
+    torch = sys.modules.get("torch")
+    names = ("AcceleratorError", "OutOfMemoryError")
+    return isinstance(error, tuple(getattr(torch, n) for n in names if hasattr(torch, n)))
 
 
 def named_arguments(
