@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import dray
+from dray.engines.rpc import serialization
 from dray.errors import TaskError
 from tests.support.gates import Gate, count_up, until
 from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
@@ -122,8 +123,20 @@ def test_the_driver_gets_and_puts_tensors_of_the_gpu(tmp_path: Path) -> None:
     assert got == f"got {on} [0, 1, 2]"
     assert put == f"put {on} ('{DEVICE}', [0, 2, 4])"
     assert hidden.startswith("hidden True"), hidden
-    assert "CUDA" in hidden, hidden
+    assert f"a tensor on {on} has come to a process that cannot use such a device" in hidden
     assert after == f"after ('{DEVICE}', [0, 2, 4])"
+
+
+def test_a_part_of_a_tensor_travels_without_the_rest() -> None:
+    @dray.remote(num_gpus=1)
+    def sizes() -> list[int]:
+        block = torch.ones(64 * MEBIBYTE, dtype=torch.uint8, device=DEVICE)
+        return [serialization.pack(part, "it").size for part in (block[:3], block[5], block)]
+
+    few, one, whole = dray.get(sizes.remote())
+    assert few < 1000
+    assert one < 1000
+    assert 64 * MEBIBYTE <= whole < 65 * MEBIBYTE
 
 
 def test_a_module_comes_back_with_its_weights_on_the_gpu() -> None:
@@ -161,6 +174,19 @@ def test_an_assertion_on_the_device_ends_no_more_than_its_task() -> None:
     after, second = dray.get(fine.remote())
     assert (before, after) == (3, 3)
     assert first != second
+
+
+def test_what_fails_after_a_task_has_returned_is_its_error() -> None:
+    """A kernel runs when it likes: here its result is a tensor, and nothing has waited for it."""
+
+    @dray.remote(num_gpus=1, max_retries=0)
+    def out_of_range() -> Any:
+        return torch.zeros(3, device=DEVICE)[torch.tensor([99], device=DEVICE)]
+
+    with pytest.raises(RuntimeError if DEVICE == "cuda" else IndexError) as caught:
+        dray.get(out_of_range.remote())
+    assert isinstance(caught.value, TaskError), type(caught.value).__mro__
+    assert "cannot be sent" not in str(caught.value), str(caught.value)
 
 
 def test_want_of_memory_is_pytorchs_error_and_takes_no_memory() -> None:

@@ -247,11 +247,14 @@ def _pickler_class() -> Any:
             if kind.__name__ == "Tensor" and kind.__module__ == "torch" and _is_simple(obj):
                 import torch
 
-                flat = obj.detach().reshape(-1).view(torch.uint8).numpy()
+                flat = obj.detach().cpu().reshape(-1).view(torch.uint8).numpy()
                 buffer = pickle.PickleBuffer(flat)
                 # A tensor may be written to at any time: its memory must be writable.
                 self.writable.append(len(self._buffers))
-                return _tensor, (buffer, str(obj.dtype)[6:], tuple(obj.shape))
+                parts = (buffer, str(obj.dtype)[6:], tuple(obj.shape))
+                if obj.device.type == "cpu":
+                    return _tensor, parts
+                return _tensor_on, (str(obj.device), *parts)
             return super().reducer_override(obj)
 
     return Pickler
@@ -259,7 +262,7 @@ def _pickler_class() -> Any:
 
 def _is_simple(tensor: Any) -> bool:
     return bool(
-        tensor.device.type == "cpu"
+        tensor.device.type in ("cpu", "cuda")
         and not tensor.requires_grad
         and str(tensor.layout) == "torch.strided"
         and tensor.is_contiguous()
@@ -271,3 +274,26 @@ def _is_simple(tensor: Any) -> bool:
 def _tensor(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch") or __import__("torch")
     return torch.frombuffer(buffer, dtype=getattr(torch, dtype)).reshape(shape)
+
+
+def _tensor_on(device: str, *parts: Any) -> Any:
+    """Return a tensor on the device that it was on, by the number that the receiver has for it.
+
+    Raises:
+        RuntimeError: This process cannot use such a device.
+    """
+    tensor = _tensor(*parts)
+    torch = sys.modules["torch"]
+    try:
+        return tensor.to(device)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:
+        raise RuntimeError(
+            f"a tensor on {device} has come to a process that cannot use such a device "
+            f"({_first_line(error)}): have it ask for a GPU (num_gpus=1), or send tensor.cpu()"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
