@@ -54,6 +54,7 @@ def look(config: dict[str, str]) -> None:
             "limits": {name: os.environ[name] for name in LIMITS if name in os.environ},
             "collective": {name: os.environ[name] for name in COLLECTIVE if name in os.environ},
             "accelerate": os.environ["ACCELERATE_TORCH_DEVICE"],
+            "unmapped": os.environ.get("ACCELERATE_BYPASS_DEVICE_MAP"),
             "backend": distributed.get_backend(),
             "set": stub.Device.chosen if stub is not None else None,
         }
@@ -239,22 +240,24 @@ def test_tpu_chips_are_not_shared(session: Any, storage: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "each", "ids", "devices"),
+    ("each", "ids", "devices", "unmapped"),
     [
-        (3, 0.5, "0,1", [["cuda:0"], ["cuda:0"], ["cuda:1"]]),
-        (2, 2, "0,1,2,3", [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]]),
-        (4, 1, "0,1,2,3", [["cuda:0"], ["cuda:1"], ["cuda:2"], ["cuda:3"]]),
+        (0.5, "0,1", [["cuda:0"], ["cuda:0"], ["cuda:1"]], [None, "true", "true"]),
+        (2, "0,1,2,3", [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]], [None, "true"]),
+        (1, "0,1,2,3", [["cuda:0"], ["cuda:1"], ["cuda:2"], ["cuda:3"]], [None] * 4),
     ],
 )
 def test_several_and_parts_of_gpus(
-    session: Any, storage: Path, workers: int, each: float, ids: str, devices: list[list[str]]
+    session: Any, storage: Path, each: float, ids: str, devices: list[list[str]], unmapped: Any
 ) -> None:
+    """Accelerate would have PyTorch take the GPU of the local rank."""
     session({"num_cpus": 4, "num_gpus": 4})
     config = ScalingConfig(
-        num_workers=workers, use_gpu=True, resources_per_worker={"GPU": each, "CPU": 0.1}
+        num_workers=len(devices), use_gpu=True, resources_per_worker={"GPU": each, "CPU": 0.1}
     )
     found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
     assert [rank["devices"] for rank in found] == devices
+    assert [rank["unmapped"] for rank in found] == unmapped
     assert {rank["shown"] for rank in found} == {ids}
 
 

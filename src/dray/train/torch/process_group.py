@@ -194,6 +194,8 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     device = devices_of(assignment)[0]
     if device.type == "cpu":  # without it, Accelerate and Transformers would train alone here
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+    if device.index not in (None, assignment.local_rank):  # which its replicas would be bound to
+        os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     os.environ.update(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
