@@ -149,21 +149,18 @@ def test_trainers_of_all_precisions_in_one_worker(storage: Path) -> None:
 
 
 def test_metrics_of_the_gpu_are_numbers_beside_a_sharded_checkpoint(storage: Path) -> None:
-    def train(config: dict[str, Any]) -> str:
+    def train(config: dict[str, Any]) -> None:
         trainer = make_trainer(
             RayTrainReportCallback(every_n_epochs=0, every_n_train_steps=4),
             accelerator="auto",
             strategy=RayFSDPStrategy(state_dict_type="sharded"),
             max_epochs=1,
         )
-        model = Curve()
-        prepare_trainer(trainer).fit(model)
-        return str(trainer.callback_metrics["loss"].device)
+        prepare_trainer(trainer).fit(Curve())
 
     result = fit_on_a_gpu(train, storage / "run")
     assert result.metrics is not None
     assert {type(value) for value in result.metrics.values()} <= {int, float}, result.metrics
-    assert result.return_value == "cuda:0"
     assert result.checkpoint is not None
     saved = Path(result.checkpoint.path, RayTrainReportCallback.CHECKPOINT_NAME)
     assert saved.is_dir(), sorted(saved.parent.iterdir())
