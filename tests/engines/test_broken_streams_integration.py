@@ -289,7 +289,7 @@ def test_what_waits_for_a_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             console.show_lines("stdout", [f"line {number}"])
         with os.fdopen(os.dup(stream.out)) as reader:
             _, *lines, note = read_until("nobody", reader)
-    assert 0 < len(lines) < 20
+    assert 0 < len(lines) < 30  # a string takes less from Python 3.12 on
     assert lines == [f"line {number + 1}\n" for number in range(len(lines))]
     assert note == f"... {99 - len(lines)} more lines came while nobody read stdout\n"
 

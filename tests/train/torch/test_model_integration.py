@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -352,7 +353,7 @@ def test_replicas_accumulate_gradients_compute_in_bfloat16_and_are_compiled(stor
 
     result = fit(train, storage)
     written = json.loads(Path(result.path, "run.json").read_text())
-    assert written["versions"]["torch"] == torch.__version__
+    assert written["versions"]["torch"] == version("torch")  # without what it is built for
     found = result.return_value
     expected, again = found["at once"]
     assert expected == again
