@@ -286,7 +286,7 @@ def _tensor_on(device: str, *parts: Any) -> Any:
     torch = sys.modules["torch"]
     try:
         return tensor.to(device)
-    except torch.OutOfMemoryError:
+    except torch.cuda.OutOfMemoryError:  # its name in PyTorch 2.4 too
         raise
     except (RuntimeError, AssertionError) as error:
         raise RuntimeError(
