@@ -165,3 +165,15 @@ def test_metrics_of_the_gpu_are_numbers_beside_a_sharded_checkpoint(storage: Pat
     saved = Path(result.checkpoint.path, RayTrainReportCallback.CHECKPOINT_NAME)
     assert saved.is_dir(), sorted(saved.parent.iterdir())
     assert [*saved.glob("*.distcp")], sorted(saved.iterdir())
+
+
+def test_deepspeed_trains_on_any_gpu_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its strategy refuses devices whose numbers do not begin at 0."""
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # or it sets the seed anew
+    strategy: Any = RayDeepSpeedStrategy.__new__(RayDeepSpeedStrategy)
+    monkeypatch.setattr(RayDeepSpeedStrategy, "root_device", torch.device("cuda", 1))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("set_world_ranks", "_init_deepspeed_distributed"):
+        monkeypatch.setattr(strategy, name, lambda: None)
+    strategy.setup_distributed()
+    assert strategy.parallel_devices == [torch.device("cuda", 0), torch.device("cuda", 1)]
