@@ -23,9 +23,7 @@ def gpu(options: Options) -> list[Case]:
             PER_STEP: finished.last("trained")["seconds_per_step"],
         }
         if name in (DRAY, RAY):
-            values[REFIT] = (
-                finished.every("stepped")[1]["time"] - finished.every("called")[1]["time"]
-            )
+            values[REFIT] = finished.between("called", "stepped", 1)
             values[RECOVERY] = finished.between("killed", "stepped")
         return Sample(values)
 

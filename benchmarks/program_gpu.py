@@ -88,4 +88,3 @@ if __name__ == "__main__":
             )
             record("called")
             trainer.fit()
-            record("returned")

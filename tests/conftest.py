@@ -414,6 +414,12 @@ def _session() -> Iterator[Any]:
 
 
 @pytest.fixture
+def own_session(session: Any) -> None:
+    """A session of the process engine with this machine's devices, which no other test has."""
+    session(num_cpus=8)
+
+
+@pytest.fixture
 def variables(engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """What makes a program use the engine."""
     return _variables_of(engine, request)

@@ -7,7 +7,6 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +19,8 @@ from tests.support.gpus import MEBIBYTE, used_memory
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(Nvidia().find() is None, reason="this machine has no NVIDIA GPU"),
+    pytest.mark.usefixtures("own_session"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
 
 
 def fill(mebibytes: int) -> Any:

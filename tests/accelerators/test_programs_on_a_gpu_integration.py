@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
 from tests.support.programs import Program
 
 torch = pytest.importorskip("torch")
-pytestmark = on_a_gpu()
+pytestmark = [*on_a_gpu(), pytest.mark.usefixtures("session")]
 
 DEVICE = "cuda"
 
@@ -46,13 +45,6 @@ print("holds", *dray.get(holder.about.remote()), flush=True)
 sys.stdin.readline()
 print("ends", flush=True)
 """
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    yield
-    dray.shutdown()
 
 
 @dray.remote(num_gpus=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,17 +16,9 @@ from tests.support.gates import refused_at_once, until
 from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
 
 torch = pytest.importorskip("torch")
-pytestmark = on_a_gpu()
+pytestmark = [*on_a_gpu(), pytest.mark.usefixtures("own_session")]
 
 DEVICE = "cuda"
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
 
 
 class Model:

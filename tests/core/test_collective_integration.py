@@ -14,6 +14,7 @@ import torch
 import dray
 from dray.errors import CollectiveError, ConfigError
 from dray.util import collective
+from dray.util.collective.group import Group
 from dray.util.collective.types import Backend, ReduceOp
 
 pytestmark = pytest.mark.usefixtures("core_engine")
@@ -161,3 +162,22 @@ def test_what_cannot_be_is_refused(members: list[Any]) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             dray.get(members[0].do.remote(wrong))
+
+
+def test_what_nccl_says_of_two_ranks_on_one_gpu_is_told_plainly() -> None:
+    """As it is in https://github.com/verl-project/verl/issues/161."""
+    said = (
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, invalid usage (run "
+        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 40000\n"
+    )
+    group = object.__new__(Group)
+    group.name, group.rank, group.world_size, group.backend = "default", 1, 2, Backend.NCCL
+    with pytest.raises(CollectiveError) as caught, group.failing("allreduce()"):
+        raise RuntimeError(said)
+    assert str(caught.value) == (
+        "allreduce() of collective group 'default' failed on rank 1 of 2: NCCL connects no two "
+        "ranks on one GPU: give each actor a whole one (num_gpus=1), or use backend='gloo' "
+        "(Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 40000)"
+    )

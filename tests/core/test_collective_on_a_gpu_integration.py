@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,12 +13,11 @@ import pytest
 import dray
 from dray.errors import CollectiveError
 from dray.util import collective
-from dray.util.collective.group import Group
-from dray.util.collective.types import Backend, ReduceOp
+from dray.util.collective.types import ReduceOp
 from tests.support.gpus import on_a_gpu
 
 torch = pytest.importorskip("torch")
-gpu = on_a_gpu()
+pytestmark = [*on_a_gpu(), pytest.mark.usefixtures("own_session")]
 
 DEVICE = "cuda"
 NCCL = "nccl"
@@ -31,27 +30,12 @@ class Member:
         return function()
 
 
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
-
-
 def members(count: int, backend: str, share: float) -> list[Any]:
     actors = [dray.remote(num_gpus=share)(Member).remote() for _ in range(count)]
     collective.create_collective_group(actors, count, [*range(count)], backend=backend)
     return actors
 
 
-def marked(function: Callable[..., None]) -> Any:
-    for mark in gpu:
-        function = mark(function)
-    return function
-
-
-@marked
 def test_one_rank_of_nccl_does_every_operation_on_tensors() -> None:
     (member,) = members(1, NCCL, 1)
 
@@ -95,7 +79,6 @@ def test_one_rank_of_nccl_does_every_operation_on_tensors() -> None:
     assert dray.get(member.do.remote(leaves))
 
 
-@marked
 def test_nccl_changes_arrays_of_cupy_in_place() -> None:
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed")
@@ -113,7 +96,6 @@ def test_nccl_changes_arrays_of_cupy_in_place() -> None:
     assert dray.get(member.do.remote(operations)) == ([0, 1, 2, 3], [0, 2, 4, 6])
 
 
-@marked
 def test_nccl_says_which_tensors_it_does_not_carry() -> None:
     (member,) = members(1, NCCL, 1)
     with pytest.raises((ValueError, RuntimeError)) as caught:
@@ -125,7 +107,6 @@ def reduce_ones() -> None:
     collective.allreduce(torch.ones(2, device=DEVICE))
 
 
-@marked
 def test_two_ranks_of_nccl_on_one_gpu_are_told_so_soon() -> None:
     def reduce_all() -> None:
         pair = members(2, NCCL, 0.5)
@@ -139,7 +120,6 @@ def test_two_ranks_of_nccl_on_one_gpu_are_told_so_soon() -> None:
     assert took_s < 60, f"it took {took_s:.0f} s: {caught.value}"
 
 
-@marked
 def test_gloo_connects_ranks_on_one_gpu() -> None:
     pair = members(2, "gloo", 0.5)
 
@@ -159,22 +139,3 @@ def test_gloo_connects_ranks_on_one_gpu() -> None:
         assert found == {
             device: ([3, 3, 3], [1, 1], torch.device(device).type) for device in ("cpu", DEVICE)
         }
-
-
-def test_what_nccl_says_of_two_ranks_on_one_gpu_is_told_plainly() -> None:
-    """As it is in https://github.com/verl-project/verl/issues/161."""
-    said = (
-        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:77, invalid usage (run "
-        "with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n"
-        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
-        "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 40000\n"
-    )
-    group = object.__new__(Group)
-    group.name, group.rank, group.world_size, group.backend = "default", 1, 2, Backend.NCCL
-    with pytest.raises(CollectiveError) as caught, group.failing("allreduce()"):
-        raise RuntimeError(said)
-    assert str(caught.value) == (
-        "allreduce() of collective group 'default' failed on rank 1 of 2: NCCL connects no two "
-        "ranks on one GPU: give each actor a whole one (num_gpus=1), or use backend='gloo' "
-        "(Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 40000)"
-    )

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,9 @@ from tests.support.gates import Gate, count_up, until
 from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
 
 torch = pytest.importorskip("torch")
-pytestmark = on_a_gpu()
+pytestmark = [*on_a_gpu(), pytest.mark.usefixtures("own_session")]
 
 DEVICE = "cuda"
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
 
 
 def ran(directory: Path, code: str, **variables: str) -> str:

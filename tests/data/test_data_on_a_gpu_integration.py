@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +20,10 @@ from tests.support.gates import until
 from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
 
 torch = pytest.importorskip("torch")
-pytestmark = on_a_gpu()
+pytestmark = [*on_a_gpu(), pytest.mark.usefixtures("own_session")]
 
 DEVICE = "cuda"
 USE_GPU = True
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
 
 
 class Doubler:

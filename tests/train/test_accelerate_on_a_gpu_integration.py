@@ -114,7 +114,7 @@ def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     }
     assert whole.return_value == expected
     assert whole.metrics is not None
-    assert whole.metrics["loss"] < 2
+    assert whole.metrics["loss"] < (2 if kind == "deepspeed" else 1)  # all of which is in bf16
     # The fork server of the others has imported what the workers of the first have.
     fit(storage / "stopped", epochs=2)
     ended = fit(storage / "stopped", epochs=6)

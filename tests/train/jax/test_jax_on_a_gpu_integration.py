@@ -9,7 +9,6 @@ import importlib.util
 import os
 import signal
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from tests.support.gpus import MEBIBYTE, on_a_gpu, used_memory
 
 pytestmark = [
     *on_a_gpu(),
+    pytest.mark.usefixtures("own_session"),
     pytest.mark.skipif(
         not any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13)),
         reason="JAX is not installed for CUDA",
@@ -32,14 +32,6 @@ pytestmark = [
 ]
 
 PLATFORM = "gpu"
-
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=8)
-    yield
-    dray.shutdown()
 
 
 def fit(function: Any, storage: Path, config: JaxConfig | None = None, **options: Any) -> Any:

@@ -29,12 +29,11 @@ PARAMS = {
 ROUNDS = 6
 
 
-def boost() -> Any:
+def boost(*callbacks: Any) -> Any:
     from sklearn.datasets import load_digits
 
     data = xgboost.DMatrix(*load_digits(return_X_y=True))
     history: dict[str, Any] = {}
-    callbacks = [RayTrainReportCallback()] if in_training() else []
     model = xgboost.train(
         PARAMS,
         data,
@@ -42,22 +41,14 @@ def boost() -> Any:
         evals=[(data, "train")],
         evals_result=history,
         verbose_eval=False,
-        callbacks=callbacks,
+        callbacks=[*callbacks],
     )
     return history["train"]["mlogloss"], '"device":"cuda:0"' in model.save_config()
 
 
-def in_training() -> bool:
-    try:
-        dray.train.get_context().get_world_rank()
-    except RuntimeError:
-        return False
-    return True
-
-
 def test_a_worker_boosts_on_its_gpu_as_one_process_does(storage: Path) -> None:
     trainer = XGBoostTrainer(
-        boost,
+        lambda: boost(RayTrainReportCallback()),
         scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
         run_config=RunConfig(storage_path=storage),
     )

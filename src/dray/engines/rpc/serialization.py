@@ -289,11 +289,8 @@ def _tensor_on(device: str, *parts: Any) -> Any:
     except torch.cuda.OutOfMemoryError:  # its name in PyTorch 2.4 too
         raise
     except (RuntimeError, AssertionError) as error:
+        said = str(error).partition("\n")[0]
         raise RuntimeError(
             f"a tensor on {device} has come to a process that cannot use such a device "
-            f"({_first_line(error)}): have it ask for a GPU (num_gpus=1), or send tensor.cpu()"
+            f"({said}): have it ask for a GPU (num_gpus=1), or send tensor.cpu()"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
