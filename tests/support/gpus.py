@@ -11,6 +11,10 @@ from dray.accelerators.vendors.nvidia import Nvidia
 
 MEBIBYTE = 1 << 20
 
+needs_deepspeed = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
+)
+
 
 def _lacks_cuda() -> bool:
     if importlib.util.find_spec("torch") is None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dray.train
-from tests.support.gpu_fits import fit_on_a_gpu
-from tests.support.gpus import on_a_gpu
+from tests.support.gpu_fits import fit_whole_and_in_parts
+from tests.support.gpus import needs_deepspeed, on_a_gpu
 
 pytestmark = [
     *on_a_gpu(),
@@ -19,9 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of DeepSpeed itself
     pytest.mark.timeout(240),
 ]
-needs_deepspeed = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
-)
 
 
 def plugin_of(kind: str) -> dict[str, Any]:
@@ -101,8 +96,9 @@ def learn(config: dict[str, Any]) -> dict[str, Any]:
 def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     storage: Path, kind: str, precision: str, ranks: int
 ) -> None:
-    fit = functools.partial(fit_on_a_gpu, learn, ranks=ranks, kind=kind, precision=precision)
-    whole = fit(storage / "whole", epochs=6)
+    whole, ended = fit_whole_and_in_parts(
+        learn, storage, "epochs", 2, 6, ranks=ranks, kind=kind, precision=precision
+    )
     dtype = {"fp16": "float16", "bf16": "bfloat16"}[precision]
     expected = {
         "kind": {"fsdp2": "FSDP", "deepspeed": "DEEPSPEED"}.get(kind, kind),
@@ -115,8 +111,5 @@ def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     assert whole.return_value == expected
     assert whole.metrics is not None
     assert whole.metrics["loss"] < (2 if kind == "deepspeed" else 1)  # all of which is in bf16
-    # The fork server of the others has imported what the workers of the first have.
-    fit(storage / "stopped", epochs=2)
-    ended = fit(storage / "stopped", epochs=6)
     assert ended.return_value == expected | {"first": 2}
     assert ended.metrics == {"loss": pytest.approx(whole.metrics["loss"], rel=1e-3)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import warnings
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import distributed
 
 import dray.train
 from dray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
-from tests.support.gpu_fits import fit_on_a_gpu
+from tests.support.gpu_fits import fit_on_a_gpu, fit_whole_and_in_parts
 from tests.support.gpus import on_a_gpu
 
 pytestmark = [
@@ -94,8 +93,9 @@ def learn(config: dict[str, Any]) -> dict[str, Any]:
 def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     storage: Path, arguments: dict[str, Any], ranks: int
 ) -> None:
-    fit = functools.partial(fit_on_a_gpu, learn, ranks=ranks, arguments=arguments)
-    whole = fit(storage / "whole", steps=12)
+    whole, ended = fit_whole_and_in_parts(
+        learn, storage, "steps", 4, 12, ranks=ranks, arguments=arguments
+    )
     dtype = "bfloat16" if "bf16" in arguments else "float16"
     expected = {
         "backend": "nccl" if ranks == 1 else "gloo",
@@ -107,9 +107,6 @@ def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
         "steps": 12,
     }
     assert whole.return_value == expected
-    # The fork server of the others has imported what the workers of the first have.
-    fit(storage / "stopped", steps=4)
-    ended = fit(storage / "stopped", steps=12)
     assert ended.return_value == expected | {"steps": 8}
     assert whole.metrics is not None
     assert ended.metrics is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import warnings
 from pathlib import Path
@@ -22,8 +21,8 @@ from dray.train.lightning import (
     RayTrainReportCallback,
     prepare_trainer,
 )
-from tests.support.gpu_fits import fit_on_a_gpu
-from tests.support.gpus import on_a_gpu
+from tests.support.gpu_fits import fit_on_a_gpu, fit_whole_and_in_parts
+from tests.support.gpus import needs_deepspeed, on_a_gpu
 from tests.train.lightning.lightning_runs import Line, make_trainer
 
 pytestmark = [
@@ -32,9 +31,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of Lightning and DeepSpeed themselves
     pytest.mark.timeout(240),
 ]
-needs_deepspeed = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed"
-)
 STRATEGIES: dict[str, Any] = {
     "ddp": RayDDPStrategy,
     "fsdp": RayFSDPStrategy,
@@ -105,10 +101,9 @@ def metrics_of(result: Any) -> dict[str, Any]:
 def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     storage: Path, strategy: str, precision: str, ranks: int
 ) -> None:
-    fit = functools.partial(
-        fit_on_a_gpu, learn, ranks=ranks, strategy=strategy, precision=precision
+    whole, ended = fit_whole_and_in_parts(
+        learn, storage, "epochs", 1, 3, ranks=ranks, strategy=strategy, precision=precision
     )
-    whole = fit(storage / "whole", epochs=3)
     dtype = {"16": "float16", "bf16": "bfloat16", "32": "float32"}[precision.partition("-")[0]]
     assert whole.return_value == {
         "accelerator": "CUDAAccelerator",
@@ -119,9 +114,6 @@ def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     }
     assert whole.metrics is not None
     assert whole.metrics["loss"] < 1
-    # The fork server of the others has imported what the workers of the first have.
-    fit(storage / "stopped", epochs=1)
-    ended = fit(storage / "stopped", epochs=3)
     assert ended.return_value["steps"] == 2 * 8 / ranks
     assert ended.metrics == metrics_of(whole)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 import dray.train
 from dray.train.torch import get_device
-from tests.support.gpu_fits import fit_on_a_gpu
+from tests.support.gpu_fits import fit_whole_and_in_parts
 from tests.support.gpus import on_a_gpu
 
 pytest.importorskip("deepspeed", reason="deepspeed is not installed: see docs/accelerate.md")
@@ -84,8 +83,9 @@ def learn(config: dict[str, Any]) -> dict[str, Any]:
 def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     storage: Path, stage: int, precision: str, ranks: int
 ) -> None:
-    fit = functools.partial(fit_on_a_gpu, learn, ranks=ranks, stage=stage, precision=precision)
-    whole = fit(storage / "whole", epochs=6)
+    whole, ended = fit_whole_and_in_parts(
+        learn, storage, "epochs", 2, 6, ranks=ranks, stage=stage, precision=precision
+    )
     expected = {
         "backend": "nccl" if ranks == 1 else "gloo",
         "ranks": ranks,
@@ -96,8 +96,5 @@ def test_a_run_goes_on_and_another_of_the_program_ends_as_the_first(
     assert whole.return_value == expected
     assert whole.metrics is not None
     assert whole.metrics["loss"] < 1
-    # The fork server of the others has imported what the workers of the first have.
-    fit(storage / "stopped", epochs=2)
-    ended = fit(storage / "stopped", epochs=6)
     assert ended.return_value == expected | {"first": 2}
     assert ended.metrics == {"loss": pytest.approx(whole.metrics["loss"], rel=1e-3)}
