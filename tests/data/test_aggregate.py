@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import os
 from collections.abc import Iterator
@@ -17,17 +18,24 @@ import dray.data
 from dray.data.aggregate import (
     AbsMax,
     AggregateFn,
+    AggregateFnV2,
+    ApproximateQuantile,
+    ApproximateTopK,
     AsList,
     Count,
     CountDistinct,
     Max,
     Mean,
     Min,
+    MissingValuePercentage,
     Quantile,
     Std,
     Sum,
     Unique,
+    ValueCounter,
+    ZeroPercentage,
 )
+from dray.data.datatype import DataType
 from dray.data.preprocessors import SimpleImputer, StandardScaler
 from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
 
@@ -85,8 +93,8 @@ def test_aggregates_of_groups_and_of_all_rows() -> None:
         ROWS.aggregate(Max("z"))
     with pytest.raises(ConfigError, match=r"aggregate takes such as Mean\('x'\)"):
         ROWS.aggregate("x")  # type: ignore[arg-type]
-    with pytest.raises(AbsentNameError, match="map_groups"):
-        _ = dray.data.aggregate.AggregateFnV2  # type: ignore[attr-defined]
+    with pytest.raises(AbsentNameError, match="AggregateFnV2"):
+        _ = dray.data.aggregate.VectorizedAggregateFnV2  # type: ignore[attr-defined]
 
 
 def test_means_of_large_numbers() -> None:
@@ -124,6 +132,119 @@ def test_aggregates_of_ones_own() -> None:
         AggregateFn(lambda key: 0, max, "most")
     with pytest.raises(ZeroDivisionError, match="AggregateFn 'bad' failed on the group 'b'"):
         ROWS.groupby("kind").aggregate(AggregateFn(lambda key: 0, max, "bad", fails)).take()
+
+
+class Distance(AggregateFnV2[list[float], float]):
+    """Between the ends of a column."""
+
+    def __init__(
+        self, on: str | None, name: str = "distance", *, ignore_nulls: bool = True
+    ) -> None:
+        super().__init__(name, list, on=on, ignore_nulls=ignore_nulls)
+
+    def aggregate_block(self, block: pa.Table) -> list[float] | None:
+        values = block[self.get_target_column() or "x"].drop_null().to_pylist()
+        return [min(values), max(values)] if values else None
+
+    def combine(self, current_accumulator: list[float], new: list[float]) -> list[float]:
+        return [*current_accumulator, *new]
+
+    def finalize(self, accumulator: list[float]) -> float:
+        return accumulator[1] - accumulator[0]
+
+
+def test_aggregates_of_a_class_of_ones_own() -> None:
+    rows = dray.data.from_items([{"k": k, "x": x} for k, x in ((1, 1.0), (1, 4.0), (2, None))])
+    assert rows.groupby("k").aggregate(Distance("x"), Max("x"), Distance(None, "all")).take() == [
+        {"k": 1, "distance": 3.0, "max(x)": 4.0, "all": 3.0},
+        {"k": 2, "distance": None, "max(x)": None, "all": None},
+    ]
+    assert rows.aggregate(Distance("x")) == {"distance": 3.0}
+    named = Distance("x", "span(x)")
+    assert (named.get_agg_name(), named.get_target_column()) == ("span", "x")
+    assert (Mean("x").get_agg_name(), Count().get_target_column()) == ("mean", None)
+    with pytest.raises(ConfigError, match="there is no column 'z'"):
+        rows.aggregate(Distance("z"))
+    with pytest.raises(ConfigError, match="needs a name"):
+        Distance("x", "")
+    with pytest.raises(TypeError, match="abstract"):
+        AggregateFnV2("x", list, on="x", ignore_nulls=True)  # type: ignore[abstract]
+    words = dray.data.from_items(["a", "b"])
+    with pytest.raises(TypeError, match="AggregateFn 'distance' failed on the group None"):
+        words.aggregate(Distance("item"))
+
+
+def test_counts_of_values() -> None:
+    items = [("a", 1.0, [1, 2], True), ("a", None, None, False), ("b", 0.0, [1], None)]
+    items += [("b", float("nan"), [1], False), ("b", 0.0, [1], True)]
+    rows = dray.data.from_items([dict(zip("kxlb", item, strict=True)) for item in items])
+    by_kind = rows.groupby("k")
+    counted = by_kind.aggregate(ValueCounter("b"), ValueCounter("l", "lists")).take_all()
+    assert counted == [
+        {
+            "k": "a",
+            "value_counter(b)": {"values": [True, False], "counts": [1, 1]},
+            "lists": {"values": [[1, 2], None], "counts": [1, 1]},
+        },
+        {
+            "k": "b",
+            "value_counter(b)": {"values": [None, False, True], "counts": [1, 1, 1]},
+            "lists": {"values": [[1]], "counts": [3]},
+        },
+    ]
+    parts = [MissingValuePercentage("x"), ZeroPercentage("x"), ZeroPercentage("b", False, "no")]
+    assert by_kind.aggregate(*parts).take_all() == [
+        {"k": "a", "missing_pct(x)": 50.0, "zero_pct(x)": 0.0, "no": 50.0},
+        {"k": "b", "missing_pct(x)": 1 / 3 * 100, "zero_pct(x)": 2 / 3 * 100, "no": 1 / 3 * 100},
+    ]
+    frequent = [ApproximateTopK("l", 1), ApproximateTopK("l", 2, alias_name="n", encode_lists=True)]
+    assert rows.aggregate(*frequent, ApproximateQuantile("x", [0, 0.5, 1])) == {
+        "approx_topk(l)": [{"l": [1], "count": 3}],
+        "n": [{"l": 1, "count": 4}, {"l": 2, "count": 1}],
+        "approx_quantile(x)": [0.0, 0.0, 1.0],
+    }
+    none = dray.data.from_items([{"x": None}])
+    wanted = [ValueCounter("x"), ZeroPercentage("x"), ApproximateQuantile("x", [0.5])]
+    assert none.aggregate(*wanted, MissingValuePercentage("x"), ApproximateTopK("x", 1)) == {
+        "value_counter(x)": {"values": [None], "counts": [1]},
+        "zero_pct(x)": None,
+        "approx_quantile(x)": None,
+        "missing_pct(x)": 100.0,
+        "approx_topk(x)": [],
+    }
+
+
+def test_summary() -> None:
+    day = dt.datetime(2024, 1, 1)
+    ages = [{"age": 25, "name": "Ada", "at": day}, {"age": 0, "name": None, "at": day}]
+    rows = dray.data.from_items([*ages, {"age": None, "name": "Bob", "at": None}])
+    summary = rows.summary()
+    assert summary.columns == ["age", "name", "at"]
+    assert summary.get_column_stats("age").set_index("statistic")["value"].dropna().to_dict() == {
+        "approx_quantile[0]": 25.0,
+        "count": 3.0,
+        "max": 25.0,
+        "mean": 12.5,
+        "min": 0.0,
+        "missing_pct": 1 / 3 * 100,
+        "std": 12.5,
+        "zero_pct": 50.0,
+    }
+    frame = summary.to_pandas().set_index("statistic")
+    assert list(frame.columns) == ["age", "at", "name"]
+    assert frame["name"]["approx_topk[1]"] == {"name": "Bob", "count": 1}
+    assert frame["at"]["max"] == day
+    assert list(frame.index) == sorted(frame.index)
+    own = rows.summary(["age"], {DataType.int64(): lambda name: [Sum(name), Count()]})
+    assert own.to_pandas().to_dict("records") == [{"statistic": "sum", "age": 25}]
+    assert importlib.import_module("dray.data.stats").DatasetSummary is dray.data.DatasetSummary
+    with pytest.raises(ConfigError, match="there is no column 'z'"):
+        rows.summary(["z"])
+    with pytest.raises(ConfigError, match="there is no column 'z'"):
+        summary.get_column_stats("z")
+    for nothing in (rows.limit(0), rows.select_columns([])):
+        with pytest.raises(ConfigError, match="summary has"):
+            nothing.summary()
 
 
 def test_module_paths_of_ray() -> None:

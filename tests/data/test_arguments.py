@@ -141,7 +141,7 @@ def test_columns_are_given_by_their_names(call: Callable[[], object]) -> None:
         call()
 
 
-@pytest.mark.parametrize(("name", "instead"), [("explain", "stats()"), ("summary", "describe()")])
+@pytest.mark.parametrize(("name", "instead"), [("explain", "stats()")])
 def test_public_names_of_ray_that_are_not_there_say_what_to_use(name: str, instead: str) -> None:
     with pytest.raises(AbsentNameError) as absent:
         getattr(dray.data.range(1), name)

@@ -113,9 +113,7 @@ _DATA: dict[str, str | Absent] = {
         _OWN_READER,
     ),
     "MixStoppingCondition": _MIX,
-    **_each(
-        "DatasetSummary list_stats_summaries", "stats() of a dataset or shard says what is known"
-    ),
+    "list_stats_summaries": "stats() of a dataset or shard says what is known",
 }
 _DATASET: dict[str, str | Absent] = {
     "mix": _MIX,
@@ -139,7 +137,6 @@ _DATASET: dict[str, str | Absent] = {
     "get_dataset_id": _INTERNALS,
     "input_files": "keep the list of the paths that you read",
     "streaming_train_test_split": "use train_test_split()",
-    "summary": "use aggregate(), or to_pandas().describe()",
     **_each(
         "fully_executed is_fully_executed lazy",
         _gone("a dataset is always lazy; materialize() has its rows made"),
@@ -365,11 +362,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "every expression is an Expr, whose repr says what it calculates",
     ),
     "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},
-    "dray.data.aggregate": _each(
-        "AggregateFnV2 ApproximateQuantile ApproximateTopK MissingValuePercentage "
-        "ValueCounter VectorizedAggregateFnV2 ZeroPercentage",
-        "write it with groupby(...).map_groups()",
-    ),
+    "dray.data.aggregate": {"VectorizedAggregateFnV2": "write a subclass of AggregateFnV2"},
     **{
         f"dray.data.read_{what}()": {
             "partition_filter": "give it the paths alone that pass",

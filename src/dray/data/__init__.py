@@ -9,6 +9,7 @@ __all__ = [
     "DataContext",
     "DataIterator",
     "Dataset",
+    "DatasetSummary",
     "ExecutionOptions",
     "ExecutionResources",
     "FileShuffleConfig",
@@ -42,6 +43,7 @@ __all__ = [
 
 # Names imported at first use, since they bring pyarrow.
 _HOMES = {
+    "dray.data.aggregate.summary": ("DatasetSummary",),
     "dray.data.context": ("DataContext", "DatasetContext"),
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from dray.data import datatype as datatype
     from dray.data import expressions as expressions
     from dray.data import preprocessors as preprocessors
+    from dray.data.aggregate.summary import DatasetSummary
     from dray.data.context import DataContext
     from dray.data.dataset import Dataset
     from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 from dray.checks import is_number, is_whole, plain, seed_of
 from dray.compat.attributes import with_absent_members
 from dray.data import relational
-from dray.data.aggregate import AggregateFn
+from dray.data.aggregate.totals import Totals
 from dray.data.columns.conditions import parsed
 from dray.data.columns.projections import Columns, Condition
 from dray.data.expressions import Expr, UnnestExpr
-from dray.data.forms.blocks import Batch, Block, Row, Table, Value, check_format
-from dray.data.grouped import GroupedData, named_columns
+from dray.data.forms.blocks import Batch, Block, Table, check_format
+from dray.data.grouped import named_columns
 from dray.data.operations import (
     AddColumn,
     FilterRows,
@@ -27,7 +27,6 @@ from dray.data.operations import (
     OnTables,
     UserFunction,
 )
-from dray.data.parts import Parts
 from dray.data.pipeline import check_distinct, dropped, first_rows, part_of, renamed, selected
 from dray.data.pools.options import check_options, in_workers
 from dray.data.sources.combined import UnionSource
@@ -35,7 +34,7 @@ from dray.errors import ConfigError
 
 
 @with_absent_members
-class Dataset(Parts):
+class Dataset(Totals):
     """Rows from a source, and operations on them that run when rows are asked for.
 
     Make one with the functions of `dray.data`. Nothing is kept: who iterates twice reads twice,
@@ -422,68 +421,9 @@ class Dataset(Parts):
             lambda: relational.sorted_blocks(self.blocks(), keys, falls), "sorted rows"
         )
 
-    def groupby(
-        self, key: str | Sequence[str] | None, num_partitions: int | None = None
-    ) -> GroupedData[Dataset]:
-        """Return the rows by the values of some columns, to be aggregated; None is one group.
-
-        Args:
-            key: The columns.
-            num_partitions: Nothing; Ray's, into how many parts it cuts the rows.
-        """
-        return GroupedData(self, named_columns([] if key is None else key, "groupby"))
-
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
         """Return a dataset of about a fraction of the rows."""
         if not is_number(plain(fraction)) or not 0 <= fraction <= 1:
             raise ConfigError(f"fraction must be from 0 to 1, not {fraction!r}")
         chosen = seed_of(seed)
         return self.derived(lambda: relational.sampled(self.blocks(), fraction, chosen), "a sample")
-
-    # Aggregates of all rows.
-
-    def unique(self, column: str, *, ignore_nulls: bool = False) -> list[Value]:
-        """Return the values of a column, each once; null as well, unless it is left out."""
-        found = relational.unique(self.only([column]).blocks(), column)
-        return [value for value in found if value is not None] if ignore_nulls else found
-
-    def aggregate(self, *aggs: AggregateFn) -> Row | None:
-        """Return aggregates of all rows by their names, such as `aggregate(Max("x"))`.
-
-        None if there are no rows.
-        """
-        row = self.groupby(None).aggregate(*aggs).take(1)
-        return row[0] if row else None
-
-    def _aggregated(self, how: str, on: str | Sequence[str] | None, **options: object) -> Value:
-        row = getattr(self.groupby(None), how)(on, **options).take(1)
-        if not row:
-            return None
-        return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
-
-    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the sum of a column, or of several as a dict; None without any value.
-
-        Args:
-            on: The columns; None is all that are numbers.
-            ignore_nulls: Whether rows without a value are left out; else one makes the result None.
-        """
-        return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
-
-    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the least value of a column, or of several as a dict; see `sum`."""
-        return self._aggregated("min", on, ignore_nulls=ignore_nulls)
-
-    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the greatest value of a column, or of several as a dict; see `sum`."""
-        return self._aggregated("max", on, ignore_nulls=ignore_nulls)
-
-    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the mean of a column, or of several as a dict; see `sum`."""
-        return self._aggregated("mean", on, ignore_nulls=ignore_nulls)
-
-    def std(
-        self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True
-    ) -> Value:
-        """Return the standard deviation of a column, or of several as a dict; see `sum`."""
-        return self._aggregated("std", on, ddof=ddof, ignore_nulls=ignore_nulls)

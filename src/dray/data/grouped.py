@@ -9,7 +9,8 @@ from typing import Any, Generic, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
+from dray.data.aggregate import AggregateFn, Std
+from dray.data.aggregate.base import aggregated, columns_of
 from dray.data.columns import projections
 from dray.data.expressions import Expr
 from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, with_plain

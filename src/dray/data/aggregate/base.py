@@ -1,0 +1,239 @@
+"""Aggregates by functions of one's own, and how those of all kinds are calculated."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.data.forms.blocks import Column, Row, Table, Value, table_rows, to_column, with_plain
+from dray.data.forms.chunks import Chunks
+from dray.data.forms.names import free_names
+from dray.data.operations import UserFunction
+from dray.errors import ConfigError
+
+# A column, Arrow's name of a function, and its options.
+Asked: TypeAlias = tuple[str, str, pc.FunctionOptions | None]
+AccumulatorType = TypeVar("AccumulatorType")
+AggOutputType = TypeVar("AggOutputType")
+
+_ALL_ROWS = "_all rows"
+
+
+class Rows(NamedTuple):
+    """Rows that are aggregated.
+
+    Attributes:
+        keys: The columns whose values make groups; none is one group.
+    """
+
+    chunks: Chunks
+    keys: Sequence[str]
+
+
+class AggregateFn:
+    """One value for each group, made by functions of your own; the classes below are faster.
+
+    All columns are held in memory for it.
+
+    Args:
+        init: It takes the value of the key (a tuple of several; None without any), and returns
+            what to begin with.
+        merge: It puts two results together: not called here, where each group is in one piece.
+        name: Name of the result.
+        accumulate_row: It takes what there is so far and a row, a dict, and returns what there is
+            then.
+        accumulate_block: The same for all rows of a group, a `pyarrow.Table`.
+        finalize: It makes the result of what there is in the end; default: nothing more.
+
+    Attributes:
+        name: Name of the result.
+
+    Raises:
+        ConfigError: There are both ways to accumulate, or none.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.aggregate import AggregateFn
+        >>> longest = AggregateFn(lambda key: 0, max, "longest", lambda n, row: max(n, row["id"]))
+        >>> dray.data.range(5).aggregate(longest)
+        {'longest': 4}
+    """
+
+    # The column; None for all of them, or for a number of rows.
+    on: str | None = None
+
+    def __init__(
+        self,
+        init: Callable[[Value], Value],
+        merge: Callable[[Value, Value], Value],
+        name: str,
+        accumulate_row: Callable[[Value, Row], Value] | None = None,
+        accumulate_block: Callable[[Value, Table], Value] | None = None,
+        finalize: Callable[[Value], Value] | None = None,
+    ) -> None:
+        if (accumulate_row is None) == (accumulate_block is None):
+            raise ConfigError("AggregateFn takes either accumulate_row or accumulate_block")
+        self.name, self._init, self._finalize = name, init, finalize
+        self._row, self._block = accumulate_row, accumulate_block
+
+    def get_agg_name(self) -> str:
+        """Return the first part of the name: `mean` of `mean(x)`."""
+        return self.name.partition("(")[0]
+
+    def get_target_column(self) -> str | None:
+        """Return the column; None for all of them, or for a number of rows."""
+        return self.on
+
+    def columns(self) -> list[str] | None:
+        """Return the columns that are needed; None for all."""
+        return None if self.on is None else [self.on]
+
+    def prepared(self, table: Table) -> Column:
+        """Return what Arrow aggregates: the numbers of rows."""
+        return pa.array(np.arange(table.num_rows))
+
+    def asked(self, column: str) -> list[Asked]:
+        """Return what Arrow is asked for, of what is prepared."""
+        return [(column, "list", None)]
+
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
+        """Return the results, made of what Arrow returns: the numbers of each group's rows."""
+        return to_column([self._of_group(rows, numbers) for numbers in found.to_pylist()])
+
+    def _of_group(self, rows: Rows, numbers: list[int]) -> Value:
+        group = rows.chunks.take(np.array(numbers, np.int64))
+        values = tuple(group.column(key)[0].as_py() for key in rows.keys)
+        key = values[0] if len(values) == 1 else values or None
+        try:
+            so_far = self._init(key)
+            if self._block is not None:
+                so_far = self._block(so_far, group)
+            if self._row is not None:
+                so_far = functools.reduce(self._row, table_rows(group), so_far)
+            return so_far if self._finalize is None else self._finalize(so_far)
+        except Exception as error:
+            function = UserFunction(self._init, "aggregate", called=f"AggregateFn {self.name!r}")
+            raise function.failed(error, f"the group {key!r}") from error
+
+
+class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType]):
+    """One value for each group, made by the methods of a class of your own.
+
+    The columns are held in memory for it: each group is aggregated in one piece.
+
+    Args:
+        name: Name of the result, such as `range(x)`.
+        zero_factory: It returns what a group without rows has: not called here, as there is none.
+        on: The column; None for all of them.
+        ignore_nulls: Whether rows without a value are to be left out; kept for the methods, as
+            `self._ignore_nulls`, beside the column's name, `self._target_col_name`.
+
+    Raises:
+        ConfigError: There is no name.
+
+    Example:
+        >>> import dray.data
+        >>> import pyarrow.compute as pc
+        >>> from dray.data.aggregate import AggregateFnV2
+        >>> class Distance(AggregateFnV2):
+        ...     def __init__(self, on):
+        ...         super().__init__(f"distance({on})", lambda: [], on=on, ignore_nulls=True)
+        ...     def aggregate_block(self, block):
+        ...         ends = pc.min_max(block[self.get_target_column()]).as_py()
+        ...         return [ends["min"], ends["max"]]
+        ...     def combine(self, current_accumulator, new):
+        ...         ends = current_accumulator + new
+        ...         return [min(ends), max(ends)]
+        ...     def finalize(self, accumulator):
+        ...         return accumulator[1] - accumulator[0]
+        >>> dray.data.range(5).aggregate(Distance("id"))
+        {'distance(id)': 4}
+    """
+
+    def __init__(
+        self,
+        name: str,
+        zero_factory: Callable[[], AccumulatorType],
+        *,
+        on: str | None,
+        ignore_nulls: bool,
+    ) -> None:
+        if not name:
+            raise ConfigError("an aggregate needs a name, that of its result")
+        super().__init__(
+            init=lambda key: zero_factory(),
+            merge=self.combine,
+            name=name,
+            accumulate_block=lambda _, block: self.aggregate_block(block),
+            finalize=lambda made: None if made is None else self.finalize(made),
+        )
+        self.on = self._target_col_name = on
+        self._ignore_nulls = ignore_nulls
+
+    @abc.abstractmethod
+    def aggregate_block(self, block: Table) -> AccumulatorType | None:
+        """Return rows, aggregated; None if they have no value.
+
+        Args:
+            block: The rows.
+        """
+
+    @abc.abstractmethod
+    def combine(
+        self, current_accumulator: AccumulatorType, new: AccumulatorType
+    ) -> AccumulatorType:
+        """Return two parts of a group as one; not called here, where groups are whole.
+
+        Args:
+            current_accumulator: The first part, aggregated.
+            new: The second part, aggregated.
+        """
+
+    def finalize(self, accumulator: AccumulatorType) -> AggOutputType | None:
+        """Return the result of a group.
+
+        Args:
+            accumulator: Its rows, aggregated.
+        """
+        return accumulator  # type: ignore[return-value]
+
+
+def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
+    """Return the columns that aggregates need; None for all."""
+    for each in aggregates:
+        if not isinstance(each, AggregateFn):
+            raise ConfigError(
+                f"aggregate takes such as Mean('x') of dray.data.aggregate, not {each!r}"
+            )
+    needed = [each.columns() for each in aggregates]
+    if None in needed:
+        return None
+    return list(dict.fromkeys(name for names in needed for name in names or ()))
+
+
+def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[AggregateFn]) -> Table:
+    """Return the keys of a table's groups, each with its aggregates."""
+    by = list(keys) or [_ALL_ROWS]
+    groups = with_plain(table.select(keys), keys) if keys else table
+    if not keys:
+        groups = pa.table({_ALL_ROWS: pa.repeat(0, table.num_rows)})
+    asked: list[list[Asked]] = []
+    listed = list(aggregates)
+    for number, each in enumerate(listed):
+        column = f"_{number}"
+        groups = groups.append_column(column, each.prepared(table))
+        asked.append(each.asked(column))
+    made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
+    rows = Rows(Chunks(table), keys)
+    names = free_names([each.name for each in listed], keys)
+    results = {
+        name: each.finished(rows, *(made.column(f"{column}_{how}") for column, how, _ in some))
+        for name, each, some in zip(names, listed, asked, strict=True)
+    }
+    return pa.table({**{key: made.column(key) for key in keys}, **results})
