@@ -21,7 +21,6 @@ from dray.data import ActorPoolStrategy
 from dray.data.pools import advice
 from dray.errors import ActorDiedError, DataFunctionError, InfeasibleError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, collective
-from tests.support.gates import until
 
 Batch = dict[str, Any]
 
@@ -71,9 +70,12 @@ def test_a_pool_has_as_many_workers_as_there_is_room_for(
 ) -> None:
     single: Any = ROWS.map_batches(lambda batch: batch, batch_size=1)  # or there was one block
     pool = single.map(Pids, fn_constructor_args=[Told(tmp_path)], resources=SPECIAL, **number)
-    # What an earlier pool's actors had: a second one is not looked for while the first is busy.
-    until(lambda: dray.available_resources().get("special") == 2)
-    rows = pool.take_all()
+    holder = dray.remote(num_cpus=0, resources=SPECIAL)(Same).remote()
+    dray.get(holder.__ray_ready__.remote())
+    left = iter(pool.iter_rows())
+    first = next(left)
+    dray.kill(holder)  # while the first worker is busy, and waits for the second one
+    rows = [first, *left]
     assert [row["id"] for row in rows] == list(range(40))
     assert len({row["pid"] for row in rows}) == 2
 

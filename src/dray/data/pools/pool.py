@@ -40,6 +40,9 @@ _logger = logging.getLogger(__name__)
 _BLOCKS_OF_ONE = 2
 # Processes that may die at a block, or one after another as they start.
 _DEATHS = 4
+# Seconds after which a pool with too few actors looks again for free resources, while blocks wait:
+# no engine tells of them.
+_LOOK_AGAIN_S = 0.5
 
 # Of what pools have and lack; reentrant, since collecting garbage may close a pool anywhere.
 _lock = threading.RLock()
@@ -110,6 +113,7 @@ class Pool:
         self._lacks: dict[str, int] = {}
         self._at_work = False  # or it waits for blocks, or for somebody to take its results
         self._has_made = False
+        self._lacks_room = False  # for as many actors as it wants
         self._failed_starts = 0
 
     def results(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -137,7 +141,8 @@ class Pool:
                 break
             outcome = self._calls[0].outcome
             if outcome is None:
-                self._settle(timeout=None)
+                looks_again = self._lacks_room and not dealt
+                self._settle(timeout=_LOOK_AGAIN_S if looks_again else None)
                 continue
             self._calls.popleft()
             self._rest()
@@ -175,7 +180,7 @@ class Pool:
         return False
 
     def _settle(self, timeout: float | None) -> None:
-        """Wait until something is done; take note of all that is."""
+        """Wait until something is done, or so many seconds are over; take note of all that is."""
         starts = {
             member.begun: member for member in list(self._members) if member.begun is not None
         }
@@ -183,8 +188,8 @@ class Pool:
         refs = [*starts, *calls]
         if not refs:
             return
-        if timeout is None:
-            wait(refs)
+        if timeout != 0:
+            wait(refs, timeout=timeout)
         for ref in wait(refs, num_returns=len(refs), timeout=0)[0]:
             if ref in calls:
                 self._take(calls[ref], ref)
@@ -214,12 +219,14 @@ class Pool:
         with _lock:
             there = len(self._members)
             wanted = (self._most if self._has_made else self._least) - there
+            self._lacks_room = False
             if wanted < 1:
                 return
             free = _free() if self._takes else {}
             room = min(
                 (free.get(k, 0) // units for k, units in self._takes.items()), default=wanted
             )
+            self._lacks_room = room < wanted
             for _ in range(max(min(wanted, room), at_least - there)):
                 actor = self._kind.remote(self._operation)
                 self._members.append(_Member(actor, actor.__ray_ready__.remote()))
