@@ -200,3 +200,27 @@ def test_arrays_of_cupy_are_asked_for_their_values() -> None:
     pairs = rows.map_batches(lambda batch: {"x": [OnAGpu(np.array([x, x])) for x in batch["x"]]})
     assert [row["x"] for row in doubled.take_all()] == [2, 4]
     assert [row["x"].tolist() for row in pairs.take_all()] == [[1, 1], [2, 2]]
+
+
+def test_tensors_of_bfloat16_have_32_bits() -> None:
+    """NumPy has no such type; it holds all of its values."""
+    torch = pytest.importorskip("torch")
+
+    def halves(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": torch.tensor(batch["id"] / 2).to(torch.bfloat16)}
+
+    made = dray.data.range(3).map_batches(halves)
+    rows = made.map(lambda row: {"y": torch.tensor([row["x"]], dtype=torch.bfloat16)})
+    assert made.take_batch()["x"].dtype == rows.take_batch()["y"].dtype == np.float32
+    assert rows.take_batch()["y"].tolist() == [[0], [0.5], [1]]
+    [batch] = made.iter_torch_batches(dtypes=torch.bfloat16)
+    assert batch["x"].tolist() == [0, 0.5, 1]
+
+
+def test_a_column_without_any_value_is_a_tensor_of_nan() -> None:
+    torch = pytest.importorskip("torch")
+    rows = dray.data.from_items([{"x": None, "y": 1}, {"x": None, "y": 2}])
+    [batch] = rows.iter_torch_batches()
+    assert batch["x"].dtype == torch.float32
+    assert batch["x"].isnan().tolist() == [True, True]
+    assert batch["y"].tolist() == [1, 2]

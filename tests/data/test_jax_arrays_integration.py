@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,3 +32,14 @@ def test_batches_are_arrays_of_jax_and_a_last_one_is_filled_up() -> None:
         rows.iter_jax_batches(batch_size=None)
     with pytest.raises(AbsentArgumentError, match="has no argument 'shard'"):
         rows.iter_jax_batches(shard=True)  # type: ignore[call-arg]
+
+
+def test_values_that_numpy_has_no_numbers_for() -> None:
+    def halves(batch: dict[str, Any]) -> dict[str, Any]:
+        return {"x": jnp.asarray(batch["id"] / 2, jnp.bfloat16), "none": [None] * len(batch["id"])}
+
+    rows = dray.data.range(3).map_batches(halves)
+    assert rows.take_batch()["x"].dtype == np.float32
+    [batch] = rows.iter_jax_batches()
+    assert batch["x"].tolist() == [0, 0.5, 1]
+    assert bool(jnp.isnan(batch["none"]).all())

@@ -22,6 +22,7 @@ import numpy.typing as npt  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
+from dray.data.forms.arrays import as_array  # noqa: E402
 from dray.data.forms.lists import (  # noqa: E402
     as_arrays,
     is_array,
@@ -219,21 +220,6 @@ def only_column(values: Value) -> Value:
         names = ", ".join(map(str, columns))
         raise ConfigError(f"give one column, not a table of the {len(columns)} columns {names}")
     return columns.popitem()[1]
-
-
-def as_array(values: Value) -> Value:
-    """Return tensors of torch, Series and the like as NumPy arrays, and all else as it is."""
-    if isinstance(values, pa.Array | pa.ChunkedArray):  # these have the methods below as well
-        return values
-    if hasattr(values, "detach"):  # a tensor of torch
-        values = values.detach().cpu().numpy()
-    if type(values).__module__.partition(".")[0] == "cupy":  # which no one converts unasked
-        values = values.get()
-    if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
-        values = values.to_numpy()
-    if hasattr(values, "__array__") and not isinstance(values, np.ndarray):  # of JAX, say
-        values = np.asarray(values)
-    return values
 
 
 _OF_TENSORS = "iufbMm"  # kinds of NumPy arrays whose rows become tensors; texts do in matrices

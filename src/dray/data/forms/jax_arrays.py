@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dray.data.forms.blocks import Array, Batch
+from dray.data.forms.tensors import stacked
 from dray.errors import ConfigError
 
 
@@ -45,6 +46,8 @@ class ToJax:
     def _array(self, name: str, value: Any) -> Any:
         import jax
 
+        if isinstance(value, np.ndarray) and value.dtype == object:
+            value = stacked(name, value)
         local = self._filled(name, np.asarray(value, _for(self.dtypes, name, None)))
         check_rows(len(local), f"a batch of {len(local)} rows", _ADVICE)
         shape = (len(local) * jax.process_count(), *local.shape[1:])

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from dray.data.forms.blocks import Array, Batch, Value, as_array, column_to_numpy, one_chunk
+from dray.data.forms.arrays import as_array
+from dray.data.forms.blocks import Array, Batch, Value, column_to_numpy, one_chunk
 from dray.data.forms.lists import is_number
 
 

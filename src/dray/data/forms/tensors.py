@@ -67,7 +67,9 @@ def _tensor(name: str, array: Array, dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def stacked(name: str, array: Array) -> Array:
-    """Return arrays of one shape as one array."""
+    """Return arrays of one shape as one array; a column without any value is NaN, as in Ray."""
+    if all(value is None for value in array):
+        return np.full(len(array), np.nan, np.float32)
     try:
         arrays = [np.asarray(value) for value in array]
     except ValueError as error:
