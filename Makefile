@@ -15,7 +15,7 @@ UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and 
 MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
 
 # Where its tests are: other files import what is not in its environment.
-OF_TENSORFLOW := tests/train/tensorflow $(wildcard tests/docs/test_frameworks*.py tests/docs/test_examples*.py tests/docs/test_snippets*.py tests/docs/test_reference.py)
+OF_TENSORFLOW := tests/train/tensorflow tests/data/test_tensorflow_sets.py $(wildcard tests/docs/test_frameworks*.py tests/docs/test_examples*.py tests/docs/test_snippets*.py tests/docs/test_reference.py)
 
 # Frameworks of others beside PyTorch and JAX: extras of dray, which take seconds to import.
 OF_FRAMEWORKS := $(addprefix tests/train/, huggingface lightning lightgbm xgboost test_accelerate_integration.py test_keras_integration.py jax/test_orbax_integration.py)

@@ -325,7 +325,11 @@ class DataIterator:
         feature_columns: str | list[str],
         label_columns: str | list[str],
         *,
+        additional_columns: str | list[str] | None = None,
         batch_size: int = 1,
+        feature_type_spec: Any = None,
+        label_type_spec: Any = None,
+        additional_type_spec: Any = None,
         **options: Any,
     ) -> Any:
         """Return a `tf.data.Dataset` of pairs (features, labels), batch by batch.
@@ -335,17 +339,24 @@ class DataIterator:
         Args:
             feature_columns: A column; or columns, of which a dict is made.
             label_columns: Likewise.
+            additional_columns: Likewise, such as weights of rows, which make triples of the pairs.
             batch_size: Rows of a batch.
+            feature_type_spec: A `tf.TensorSpec`, or a dict of them; default: as the data are.
+            label_type_spec: Likewise.
+            additional_type_spec: Likewise.
             options: As for `iter_batches`, but `batch_format`.
         """
         from dray.data.forms.tensorflow_sets import as_tf_dataset, columns_of
 
         blocks = self._blocks(Position(self.position.epoch), Batching(None))
         example: Batch = next((to_batch(block.table, "numpy") for block in blocks), {})
-        wanted = (feature_columns, label_columns)
+        columns = (feature_columns, label_columns, additional_columns)
+        wanted = tuple(each for each in columns if each is not None)
         batches = self.iter_batches(batch_size=batch_size, batch_format="numpy", **options)
         return as_tf_dataset(
-            lambda: (columns_of(batch, wanted) for batch in batches), columns_of(example, wanted)
+            lambda: (columns_of(batch, wanted) for batch in batches),
+            columns_of(example, wanted),
+            (feature_type_spec, label_type_spec, additional_type_spec),
         )
 
     # The rest.

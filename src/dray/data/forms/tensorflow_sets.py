@@ -42,24 +42,29 @@ def columns_of(batch: Batch, wanted: tuple[str | list[str], ...]) -> tuple[Any, 
     )
 
 
-def as_tf_dataset(batches: Callable[[], Iterator[Any]], example: Any) -> Any:
+def as_tf_dataset(
+    batches: Callable[[], Iterator[Any]], example: tuple[Any, ...], specs: tuple[Any, ...]
+) -> Any:
     """Return a `tf.data.Dataset` of batches, which workers do not divide once more.
 
     Args:
         batches: Yields them, each time anew.
         example: A batch of any size.
+        specs: The `tf.TypeSpec` of each part of it, or more of them; None is as the example has it.
     """
     import tensorflow as tf
 
     def described(array: Array) -> Array:
         return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
 
-    signature = tuple(
-        described(part)
-        if not isinstance(part, dict)
-        else {name: described(array) for name, array in part.items()}
-        for part in example
-    )
+    def signature_of(part: Any, spec: Any) -> Any:
+        if spec is not None:
+            return spec
+        if isinstance(part, dict):
+            return {name: described(array) for name, array in part.items()}
+        return described(part)
+
+    signature = tuple(map(signature_of, example, specs))
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     made = tf.data.Dataset.from_generator(batches, output_signature=signature)
