@@ -23,6 +23,21 @@ def test_columns_are_known_where_the_first_rows_do_not_pass() -> None:
     assert late.filter(lambda row: False).columns() == ["id"]
 
 
+def test_columns_and_types_that_come_later_are_known() -> None:
+    def late(row: dict[str, Any]) -> dict[str, Any]:
+        number = row["id"]
+        return {"x": number / 2 if number > 50 else None, **({"y": "a"} if number > 60 else {})}
+
+    known = pa.schema([("x", pa.float64()), ("y", pa.string())])
+    rows = dray.data.range(100).map(late)
+    for made in (rows, rows.map_batches(lambda batch: batch, batch_size=8)):
+        schema = made.schema()
+        assert schema is not None
+        assert schema.base_schema == known
+    unlike = dray.data.range(9).map(lambda row: {"x": row["id"] or "a"})
+    assert unlike.map_batches(lambda batch: batch, batch_size=1).columns() == ["x"]
+
+
 def test_rows_of_which_none_pass_are_made_once_to_be_kept() -> None:
     seen: list[int] = []
 

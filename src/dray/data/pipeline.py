@@ -22,14 +22,15 @@ from dray.data.pools.advice import advised
 from dray.data.sources.base import BlocksSource, Source, TableSource
 from dray.data.sources.combined import SliceSource
 from dray.data.sources.parquet import ParquetSource
+from dray.data.sources.schemas import schema_of_all
 from dray.data.sources.staging import shippable, stage
 from dray.errors import ConfigError
 
 P = TypeVar("P", bound="Pipeline")
 
 Steps = Callable[[Iterator[Block]], Iterator[Block]]
-# Rows that tell what operations make of others.
-_PROBED_ROWS = 4
+# Rows that tell whether operations make more or fewer of others, and which columns they make.
+_PROBED_ROWS, _ROWS_OF_SCHEMA = 4, 256
 
 
 class Schema:
@@ -153,19 +154,22 @@ class Pipeline:
     def arrow_schema(self, *, read_on: bool = True) -> pa.Schema | None:
         """Return the schema of the rows; None if there are none to tell.
 
-        A few rows are read and go through the operations, if there is no other way.
+        The first rows are read and go through the operations, if there is no other way.
 
         Args:
-            read_on: Whether more rows are read until one is left, if none of the few is.
+            read_on: Whether these are more than a few, and others are read until one is left, if
+                none of them is.
         """
         schema = self.source.schema()
         if not self._operations and schema is not None:
             return schema
-        probed = next((block.table for block in self._applied(self._first_rows())), None)
-        if read_on and (probed is None or not probed.num_rows):
+        first = self._first_rows(_ROWS_OF_SCHEMA if read_on else _PROBED_ROWS)
+        probed = [block.table for block in self._applied(first)]
+        if read_on and not any(table.num_rows for table in probed):
             made = (block.table for block in self._applied(self.source.open()))
-            probed = next((table for table in made if table.num_rows), probed)
-        return None if probed is None else probed.schema.remove_metadata()
+            probed = next(([table] for table in made if table.num_rows), probed)
+        schemas = [table.schema.remove_metadata() for table in probed]
+        return schema_of_all(schemas) or next(iter(schemas), None)
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """Return the names and types of the columns; None if there are no rows to tell.
@@ -176,10 +180,10 @@ class Pipeline:
         schema = self.arrow_schema()
         return None if schema is None else Schema(schema)
 
-    def _first_rows(self) -> Iterator[Block]:
+    def _first_rows(self, rows: int = _PROBED_ROWS) -> Iterator[Block]:
         if self.source.rows is not None:
-            return self.source.open(0, min(_PROBED_ROWS, self.source.rows))
-        return first_rows(self.source.open(), _PROBED_ROWS)
+            return self.source.open(0, min(rows, self.source.rows))
+        return first_rows(self.source.open(), rows)
 
     # Rows by number, as ranks share them.
 

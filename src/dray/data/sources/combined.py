@@ -11,6 +11,7 @@ import pyarrow as pa
 from dray.checks import seed_of
 from dray.data.forms.blocks import Block, RowNumbers, Table, concat, taken
 from dray.data.sources.base import LANES, Source
+from dray.data.sources.schemas import schema_of_all
 from dray.errors import ConfigError
 
 
@@ -153,9 +154,4 @@ class UnionSource(Source):
             return self._sources[0].schema()
         schemas = [source.schema() for source in self._sources]
         known = [schema for schema in schemas if schema is not None]
-        if len(known) < len(schemas):
-            return None
-        try:
-            return pa.unify_schemas(known, promote_options="permissive")
-        except pa.ArrowException:  # rows tell of it as they come
-            return None
+        return schema_of_all(known) if len(known) == len(schemas) else None

@@ -102,3 +102,14 @@ def _wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
         both = tuple(getattr(each, "value_type", each) for each in both)
     alone = [pa.schema([("", each)]) for each in both]
     return pa.unify_schemas(alone, promote_options="permissive").field(0).type
+
+
+def schema_of_all(schemas: Sequence[pa.Schema]) -> pa.Schema | None:
+    """Return the columns of several schemas, of types that hold the values of all.
+
+    None if there is no such type for one of them, or no schema.
+    """
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive") if schemas else None
+    except pa.ArrowException:
+        return None
