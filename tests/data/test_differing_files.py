@@ -257,6 +257,22 @@ def test_lines_of_json_may_be_long(
     assert read == [1] * 100 + lengths
 
 
+def test_each_line_of_json_is_a_row_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    for text, rows in (
+        ('[1, "a"]\n\n[2, "b"]\n', [{"0": 1, "1": "a"}, {"0": 2, "1": "b"}]),
+        ('{"x": 1}\n{"x": "a", "y": [2]}', [{"x": 1, "y": None}, {"x": "a", "y": [2]}]),
+        ("1\r\n2", [{"0": 1}, {"0": 2}]),
+        ('{"x": 1}\n{"x": 2.5}', [{"x": 1.0}, {"x": 2.5}]),
+    ):
+        path.write_text(text)
+        assert dray.data.read_json(path, lines=True).take_all() == rows
+    path.write_text('[{"x": 1},\n{"x": 2}]')
+    assert dray.data.read_json(path).take_all() == [{"x": 1}, {"x": 2}]
+    with pytest.raises(StorageError, match=r"a\.jsonl cannot be read: JSONDecodeError"):
+        dray.data.read_json(path, lines=True).take_all()
+
+
 def test_files_of_json_without_rows(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("")
     (tmp_path / "b.json").write_text(" \n")

@@ -129,7 +129,9 @@ def read_json(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        lines: Nothing; Ray's: what a file holds is seen by its beginning.
+        lines: Whether each line is a row, whatever it is: a list, whose values have their numbers
+            for names, or an object with values of other types than those before. Else a file's
+            beginning says what it holds.
         filesystem: Of Arrow or fsspec; default: what the paths say.
         override_num_blocks: Nothing; Ray's.
         partitioning: Names of directories that are values; default: such as `kind=a`.
@@ -144,7 +146,7 @@ def read_json(
     found, on = files.find_files(paths, file_extensions or JSON, filesystem)
     label = _labels(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
-    return _in_order(files.json_source, found, shuffle, on, of_arrow, label, opening)
+    return _in_order(files.json_source, found, shuffle, on, of_arrow, label, opening, lines)
 
 
 def read_text(

@@ -22,7 +22,16 @@ import pyarrow as pa
 import pyarrow.fs
 
 from dray.checks import require
-from dray.data.forms.blocks import DATA, Array, Block, Table, rows_to_table, to_column, to_row
+from dray.data.forms.blocks import (
+    DATA,
+    Array,
+    Block,
+    Row,
+    Table,
+    rows_to_table,
+    to_column,
+    to_row,
+)
 from dray.data.forms.ray_tensors import with_tensors
 from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source
 from dray.data.sources.combined import Shuffle, UnionSource
@@ -259,8 +268,13 @@ def json_source(
     options: Mapping[str, object],
     label: Callable[[str], Labels],
     opening: Mapping[str, object],
+    lines: bool = False,
 ) -> BlocksSource:
-    """Return files of JSON as a source: an object a line, or a list of objects."""
+    """Return files of JSON as a source: an object a line, or a list of objects.
+
+    Args:
+        lines: Whether each line is a row, also where it is a list, or has other types.
+    """
     import pyarrow.json as pa_json
 
     given = options.get("read_options")
@@ -293,17 +307,33 @@ def json_source(
         begun = re.search(rb"\S", text)
         if begun is None:
             return pa.table({})
+        if begun[0] != b"{" and lines:
+            return _line_by_line(text)
         if begun[0] == b"[":
             return rows_to_table([to_row(value) for value in json.loads(text)])
         try:
             return pa_json.read_json(pa.BufferReader(text), **options)
         except pa.ArrowInvalid as error:
             if not _is_long_line(error):
+                if lines:
+                    return _line_by_line(text)
                 raise
         whole = of_size(min(len(text), _MOST_BLOCK_BYTES))
         return pa_json.read_json(pa.BufferReader(text), **whole)
 
     return _text_source(files, filesystem, read_whole, read_part, label, opening)
+
+
+def _line_by_line(text: bytes) -> Table:
+    """Return a row of each line; values without names have their numbers for them, as in Ray."""
+
+    def row(value: object) -> Row:
+        if isinstance(value, dict):
+            return value
+        values = value if isinstance(value, list) else [value]
+        return {str(number): each for number, each in enumerate(values)}
+
+    return rows_to_table([row(json.loads(line)) for line in text.splitlines() if line.strip()])
 
 
 def _is_long_line(error: pa.ArrowInvalid) -> bool:
