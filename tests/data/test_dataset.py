@@ -457,8 +457,8 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
 
 def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
-    with pytest.raises(AbsentError, match="has no read_orc: make rows of it"):
-        data.read_orc("a")
+    with pytest.raises(AbsentError, match="has no read_avro: make rows of it"):
+        data.read_avro("a")
     with pytest.raises(AbsentError, match=r"has no mix: union\(\) puts rows together"):
         data.range(3).mix(3)
     for name, advice in {
@@ -477,7 +477,7 @@ def test_what_is_not_there_says_what_to_use() -> None:
     assert data.range(0)
     with pytest.raises(AbsentError, match=r"has no argument 'column'; did you mean columns"):
         data.read_parquet("a", column=["x"])
-    assert not hasattr(data.range(3), "write_sql")
+    assert not hasattr(data.range(3), "write_mongo")
     context = data.DataContext.get_current().copy()
     context.some_options.limit = 3
     assert context.some_options.limit == 3

@@ -13,7 +13,7 @@ import pytest
 
 import dray.data
 from dray.data.sources.partitions import Partitioning
-from dray.errors import AbsentArgumentError, ConfigError, StorageError
+from dray.errors import ConfigError, StorageError
 
 
 def test_columns_of_tensors_that_ray_has_written(tmp_path: Path) -> None:
@@ -83,8 +83,6 @@ def test_values_in_the_names_of_directories(tmp_path: Path) -> None:
     assert [
         row["label"] for row in dray.data.read_binary_files(tmp_path / "plain", **options).take()
     ] == ["cat", "dog"]
-    with pytest.raises(AbsentArgumentError, match="give it the paths alone that exist"):
-        dray.data.read_text(tmp_path, ignore_missing_paths=True)
     with pytest.raises(ConfigError, match="is in 2 directories below base_dir"):
         dray.data.read_parquet(tmp_path, partitioning=Partitioning("dir", str(tmp_path), ["kind"]))
     with pytest.raises(ConfigError, match="style must be"):

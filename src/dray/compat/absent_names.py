@@ -91,14 +91,14 @@ _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _OWN_READER = "make rows of it with from_items, or read it in map_batches() over a list of paths"
 _NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
 _WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
+_FROM_VALUES = "types follow from the values; cast columns with map_batches() if need be"
 _MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() repeats rows"
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_avro read_clickhouse read_datasource read_delta read_iceberg read_hudi "
         "read_delta_sharing_tables read_kafka read_lance read_lerobot read_mcap read_mongo "
-        "read_orc read_snowflake read_tfrecords read_unity_catalog "
-        "read_videos read_webdataset read_zarr from_blocks from_daft from_dask from_mars "
-        "from_modin from_spark from_tf",
+        "read_snowflake read_unity_catalog read_videos read_zarr from_blocks "
+        "from_daft from_dask from_mars from_modin from_spark from_tf",
         _OWN_READER,
     ),
     **_each(
@@ -127,15 +127,13 @@ _DATASET: dict[str, str | Absent] = {
     **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
     **_each(
         "write_bigquery write_clickhouse write_datasink write_delta write_iceberg "
-        "write_kafka write_lance write_mongo write_orc write_snowflake write_sql "
-        "write_tfrecords write_turbopuffer write_webdataset",
+        "write_kafka write_lance write_mongo write_snowflake write_turbopuffer",
         _WRITE,
     ),
     "context": "DataContext.get_current() has the options",
     "copy": "use the dataset itself: no method changes it",
     **_each("explain get_stats_summary", "stats() says what there is"),
     "get_dataset_id": _INTERNALS,
-    "input_files": "keep the list of the paths that you read",
     "streaming_train_test_split": "use train_test_split()",
     **_each(
         "fully_executed is_fully_executed lazy",
@@ -363,16 +361,10 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     ),
     "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},
     "dray.data.aggregate": {"VectorizedAggregateFnV2": "write a subclass of AggregateFnV2"},
-    **{
-        f"dray.data.read_{what}()": {
-            "partition_filter": "give it the paths alone that pass",
-            "ignore_missing_paths": Absent("give it the paths alone that exist", unset=(False,)),
-        }
-        for what in ("binary_files", "csv", "images", "json", "numpy", "parquet", "text")
-    },
+    "dray.data.read_tfrecords()": {"tf_schema": _FROM_VALUES},
+    "Dataset.write_tfrecords()": {"tf_schema": _FROM_VALUES},
     "dray.data.sources.partitions": {
-        "PathPartitionFilter": "give the reader the paths alone that pass",
-        **_each("PathPartitionEncoder PathPartitionParser", _INTERNALS),
+        "PathPartitionEncoder": _INTERNALS,
         **_each(
             "BaseFileMetadataProvider BlockBasedFileDatasink Datasink Datasource "
             "DefaultFileMetadataProvider FastFileMetadataProvider FileBasedDatasource "
@@ -387,7 +379,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             "filename_provider pandas_json_args_fn",
             "write what iter_batches() yields as you need it, with pyarrow or pandas",
         )
-        for what in ("csv", "images", "json", "numpy", "parquet")
+        for what in ("csv", "images", "json", "numpy", "orc", "parquet", "webdataset")
     },
     "dray.data.preprocessors": {
         **_each(

@@ -23,6 +23,7 @@ ALIASES: Mapping[str, str] = {
     "dray.data.datasource.partitioning": "dray.data.sources.partitions",
     "dray.data.grouped_data": "dray.data.grouped",
     "dray.data.stats": "dray.data.aggregate.summary",
+    "dray.data.read_api": "dray.data",
     "dray.data.preprocessor": "dray.data.preprocessors",
     "dray.data.preprocessors.normalizer": "dray.data.preprocessors",
     **dict.fromkeys(("dray._raylet", "dray.types"), "dray"),

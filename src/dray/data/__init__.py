@@ -36,9 +36,12 @@ __all__ = [
     "read_images",
     "read_json",
     "read_numpy",
+    "read_orc",
     "read_parquet",
     "read_sql",
     "read_text",
+    "read_tfrecords",
+    "read_webdataset",
 ]
 
 # Names imported at first use, since they bring pyarrow.
@@ -58,10 +61,10 @@ _HOMES = {
         *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
     ),
-    "dray.data.read_api": (
-        *("read_binary_files", "read_csv", "read_images"),
-        *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
-    ),
+    "dray.data.readers.elsewhere": ("read_sql",),
+    "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
+    "dray.data.readers.records": ("read_tfrecords", "read_webdataset"),
+    "dray.data.readers.tables": ("read_csv", "read_json", "read_orc", "read_parquet"),
     "dray.data.pools.options": ("ActorPoolStrategy", "TaskPoolStrategy"),
 }
 
@@ -99,15 +102,9 @@ if TYPE_CHECKING:
     from dray.data.pipeline import Schema
     from dray.data.pools.options import ActorPoolStrategy, TaskPoolStrategy
     from dray.data.preprocessors import Preprocessor
-    from dray.data.read_api import (
-        read_binary_files,
-        read_csv,
-        read_images,
-        read_json,
-        read_numpy,
-        read_parquet,
-        read_sql,
-        read_text,
-    )
+    from dray.data.readers.elsewhere import read_sql
+    from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
+    from dray.data.readers.records import read_tfrecords, read_webdataset
+    from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
     from dray.data.sources.combined import FileShuffleConfig
     from dray.data.sources.target import SaveMode

@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow.csv
 
-from dray.data import from_memory, read_api
+from dray.data import from_memory
 from dray.data.dataset import Dataset
+from dray.data.readers import tables
 from dray.data.sources.base import IterableSource, RowsSource, is_indexed
 from dray.errors import ConfigError
 
@@ -50,13 +51,13 @@ def dataset_of(value: Any, name: str) -> Dataset:
 
 def _of_path(path: str) -> Dataset:
     ending = path.lower()
-    if ending.endswith(read_api.CSV):
-        return read_api.read_csv(path)
-    if ending.endswith(read_api.TSV):
-        return read_api.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
-    if ending.endswith(read_api.JSON):
-        return read_api.read_json(path)
-    return read_api.read_parquet(path)
+    if ending.endswith(tables.CSV):
+        return tables.read_csv(path)
+    if ending.endswith(tables.TSV):
+        return tables.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
+    if ending.endswith(tables.JSON):
+        return tables.read_json(path)
+    return tables.read_parquet(path)
 
 
 def _of_library(value: Any) -> Dataset | None:

@@ -350,7 +350,9 @@ class Dataset(Totals):
         if all(not each._operations and each._seed is None for each in every):
             return Dataset(UnionSource([each.source for each in every]))
         return self.derived(
-            lambda: (block for each in every for block in each.blocks()), f"{len(every)} datasets"
+            lambda: (block for each in every for block in each.blocks()),
+            f"{len(every)} datasets",
+            *other,
         )
 
     def zip(self, *other: Dataset) -> Dataset:
@@ -360,7 +362,7 @@ class Dataset(Totals):
         """
         every = (self, *other)
         return self.derived(
-            lambda: relational.zipped([each.blocks() for each in every]), "zipped datasets"
+            lambda: relational.zipped([each.blocks() for each in every]), "zipped datasets", *other
         )
 
     def join(
@@ -395,7 +397,9 @@ class Dataset(Totals):
         others = keys if right_on is None else named_columns(right_on, "join")
         pairs = relational.Join(join_type, keys, others, (left_suffix or "", right_suffix or ""))
         return self.derived(
-            lambda: [Block(pairs.of(self.to_arrow(), ds.to_arrow()), "joined rows")], "joined rows"
+            lambda: [Block(pairs.of(self.to_arrow(), ds.to_arrow()), "joined rows")],
+            "joined rows",
+            ds,
         )
 
     def sort(

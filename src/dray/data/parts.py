@@ -14,13 +14,13 @@ from dray.data.forms.blocks import Array, Block, Value
 from dray.data.forms.names import column_named
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import part_of
-from dray.data.results import Results
+from dray.data.writers import Writers
 from dray.errors import ConfigError
 
 R = TypeVar("R", bound="Parts")
 
 
-class Parts(Results):
+class Parts(Writers):
     """A pipeline that can be cut into parts."""
 
     def train_test_split(

@@ -99,9 +99,17 @@ class Pipeline:
         made.set_name(self._name)
         return made
 
-    def derived(self: P, produce: Callable[[], Iterable[Block]], called: str) -> P:
-        """Return a dataset of rows that are made from this one's when they are asked for."""
-        return type(self)(BlocksSource(produce, called))
+    def derived(
+        self: P, produce: Callable[[], Iterable[Block]], called: str, *others: Pipeline
+    ) -> P:
+        """Return a dataset of rows that are made from this one's when they are asked for.
+
+        Args:
+            others: Further datasets that they are made from.
+        """
+        sources = [self.source, *(other.source for other in others)]
+        files = [file for source in sources for file in source.files]
+        return type(self)(BlocksSource(produce, called, files=files))
 
     def shuffled(self: P, seed: int | None) -> P:
         """Return the same rows in a random order, which a seed decides; None is a random one."""
@@ -118,7 +126,8 @@ class Pipeline:
         if not last:
             return self
         before = type(self)(self.source, self._operations[:last], self._seed)
-        return type(self)(BlocksSource(before.blocks, self.source.name), self._operations[last:])
+        made = BlocksSource(before.blocks, self.source.name, files=self.source.files)
+        return type(self)(made, self._operations[last:])
 
     # Rows, in this process.
 
@@ -262,6 +271,7 @@ class Pipeline:
             ends, shared = itertools.accumulate(rows), shippable(staged)
             parts = (SliceSource(shared, e - n, e) for n, e in zip(rows, ends, strict=True))
             staged = source.rebuilt(parts)
+        staged.files = source.files
         return type(self)(staged, last, self._seed)
 
     @functools.cached_property
@@ -330,7 +340,9 @@ def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
 def part_of(source: Source, start: int, stop: int) -> Source:
     """Return a range of a source's rows."""
     if isinstance(source, TableSource):
-        return TableSource(source.table.slice(start, stop - start), source.name)
+        part = TableSource(source.table.slice(start, stop - start), source.name)
+        part.files = source.files
+        return part
     return SliceSource(source, start, stop)
 
 

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dray.checks import is_whole, plain, require
-from dray.compat.arguments import check_arguments
 from dray.core.objects import put
 from dray.data.forms.blocks import Batch, Frame, Row, Table, check_format, concat, to_batch
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import Pipeline, first_rows, written_down
-from dray.data.sources.base import Filesystem, TableSource
-from dray.data.sources.target import SaveMode, Target
-from dray.data.sources.writing import (
-    to_csv,
-    to_images,
-    to_json,
-    to_numpy,
-    to_parquet,
-    write_files,
-    write_partitions,
-)
+from dray.data.sources.base import TableSource
 from dray.engines.object_ref import ObjectRef
 from dray.errors import ArgumentTypeError, ConfigError
 
@@ -129,7 +116,9 @@ class Results(Pipeline):
         if ready and self._seed is None:
             return self
         schema = functools.partial(self.arrow_schema, read_on=False)
-        return type(self)(written_down(self.blocks(), self.source.name, schema))
+        made = written_down(self.blocks(), self.source.name, schema)
+        made.files = self.source.files
+        return type(self)(made)
 
     def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.
@@ -176,147 +165,11 @@ class Results(Pipeline):
         """Return in how many lanes the rows are read by several ranks."""
         return self.source.lanes
 
+    def input_files(self) -> list[str]:
+        """Return the paths of the files that the rows come from, each once; none if of no files."""
+        return list(dict.fromkeys(self.source.files))
+
     def stats(self) -> str:
         """Return what is known of the rows without reading them."""
         rows = "an unknown number of" if self.source.rows is None else self.source.rows
         return f"{rows} rows of {self.source.name}, {len(self._operations)} operations"
-
-    # Files.
-
-    def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        partition_cols: Sequence[str] | None = None,
-        filesystem: Filesystem | None = None,
-        mode: SaveMode | str = SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files of Parquet into a directory, or a URL that fsspec knows.
-
-        Args:
-            path: The directory.
-            partition_cols: Columns whose values become directories, such as `kind=a`.
-            filesystem: Of Arrow or fsspec; default: what the path says.
-            mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
-                nothing), "create" or "error" (raise).
-            options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
-                `compression_level`, `use_dictionary` and `row_group_size` of `pyarrow.parquet`.
-
-        Raises:
-            StorageError: They cannot be written, or something is there and is not to be.
-        """
-        names = ("compression", "compression_level", "use_dictionary", "row_group_size")
-        rows, of_arrow = _of_writer("parquet", options, names)
-        target = Target(os.fspath(path), mode, filesystem)
-        if partition_cols:
-            write_partitions(self.blocks(), target, list(partition_cols), rows, **of_arrow)
-            return
-        write_files(self.blocks(), target, "parquet", to_parquet(**of_arrow), rows)
-
-    def write_csv(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        filesystem: Filesystem | None = None,
-        mode: SaveMode | str = SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files of CSV into a directory; see `write_parquet`.
-
-        Args:
-            path: The directory.
-            filesystem: Of Arrow or fsspec; default: what the path says.
-            mode: The way to go on if there is something.
-            options: `num_rows_per_file`; `write_options` of `pyarrow.csv`.
-        """
-        rows, of_arrow = _of_writer("csv", options, ("write_options",))
-        target = Target(os.fspath(path), mode, filesystem)
-        write_files(self.blocks(), target, "csv", to_csv(**of_arrow), rows)
-
-    def write_json(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        filesystem: Filesystem | None = None,
-        mode: SaveMode | str = SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files with a JSON object a line; see `write_csv`."""
-        rows, _ = _of_writer("json", options)
-        target = Target(os.fspath(path), mode, filesystem)
-        write_files(self.blocks(), target, "json", to_json(), rows)
-
-    def write_numpy(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        column: str,
-        filesystem: Filesystem | None = None,
-        mode: SaveMode | str = SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write a column as arrays in files of NumPy, one for a few MiB of rows.
-
-        Args:
-            path: The directory.
-            column: The column.
-            filesystem: Of Arrow or fsspec; default: what the path says.
-            mode: The way to go on if there is something.
-            options: `num_rows_per_file`.
-        """
-        rows, _ = _of_writer("numpy", options)
-        target = Target(os.fspath(path), mode, filesystem)
-        blocks = self.only([column]).blocks()
-        write_files(blocks, target, "npy", to_numpy(column), rows, joined=False)
-
-    def write_images(
-        self,
-        path: str | os.PathLike[str],
-        column: str,
-        file_format: str = "png",
-        *,
-        filesystem: Filesystem | None = None,
-        mode: SaveMode | str = SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write a column of images as files, one for each row.
-
-        Args:
-            path: The directory.
-            column: The column, of arrays of pixels.
-            file_format: A format of Pillow, and the ending of names.
-            filesystem: Of Arrow or fsspec; default: what the path says.
-            mode: The way to go on if there is something.
-            options: Options of Ray's that dray does not need.
-
-        Raises:
-            MissingDependencyError: Pillow is not installed.
-        """
-        require("PIL", "pillow")
-        _of_writer("images", options)
-        target = Target(os.fspath(path), mode, filesystem)
-        blocks = self.only([column]).blocks()
-        write_files(blocks, target, file_format, to_images(column, file_format), 1)
-
-
-# Options of Ray's writers for which dray has no use: they follow from the data or the machine.
-_UNUSED = (
-    *("concurrency", "ray_remote_args", "try_create_dir", "min_rows_per_file"),
-    "min_bytes_per_file",
-)
-_ROWS = ("max_rows_per_file", "num_rows_per_file")
-
-
-def _of_writer(
-    kind: str, options: Mapping[str, object], names: Sequence[str] = ()
-) -> tuple[int | None, dict[str, Any]]:
-    """Return the rows of a file, if that is said, and the options that Arrow gets."""
-    known = (*_ROWS, *names)
-    unknown = {name: options[name] for name in options if name not in (*_UNUSED, *known)}
-    check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode", "filesystem", *known))
-    rows = next((options[name] for name in _ROWS if options.get(name) is not None), None)
-    if rows is not None and not is_whole(plain(rows), 1):
-        raise ConfigError(f"a file has a number of rows, 1 or more, not {rows!r}")
-    chosen = {name: options[name] for name in names if name in options}
-    return (None if rows is None else int(plain(rows))), chosen

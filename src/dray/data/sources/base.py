@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -48,6 +48,7 @@ class Source:
         lanes: The number of ranges that are best read side by side.
         row_bytes: About how many bytes a row has in memory; 0 if that is not known.
         name: The rows in messages.
+        files: Paths of the files that they come from, as far as that is known.
     """
 
     rows: int | None = None
@@ -57,6 +58,7 @@ class Source:
     lanes = 1
     row_bytes = 0.0
     name = "the data"
+    files: Sequence[str] = ()
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         """Yield the rows from one to before another, in order.
@@ -254,8 +256,8 @@ def is_indexed(items: object) -> bool:
 class RowsSource(_InPieces):
     """Rows that an object gives by number, such as a torch Dataset."""
 
-    def __init__(self, items: Indexed, called: str) -> None:
-        self._items, self.name = items, called
+    def __init__(self, items: Indexed, called: str, files: Sequence[str] = ()) -> None:
+        self._items, self.name, self.files = items, called, files
         self.rows = len(items)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
@@ -297,9 +299,14 @@ class BlocksSource(Source):
     """Rows that a function yields, as often as it is called; how many is not known."""
 
     def __init__(
-        self, produce: Callable[[], Iterable[Block]], called: str, schema: pa.Schema | None = None
+        self,
+        produce: Callable[[], Iterable[Block]],
+        called: str,
+        schema: pa.Schema | None = None,
+        files: Sequence[str] = (),
     ) -> None:
         self._produce, self.name, self._schema = produce, called, schema
+        self.files = files
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         assert start == 0

@@ -65,7 +65,7 @@ class SliceSource(Source):
         self._source, self._start = source.of_epoch(0), start
         self.rows = max(0, stop - start)
         self.indexed, self.row_bytes = source.indexed, source.row_bytes
-        self.lanes, self.name = source.lanes, source.name
+        self.lanes, self.name, self.files = source.lanes, source.name, source.files
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         end = self.rows if stop is None else stop
@@ -102,6 +102,7 @@ class UnionSource(Source):
         most = sum(source.lanes for source in sources)
         self.lanes = 1 if self.indexed else next(number for number in LANES if number <= most)
         self.row_bytes = max(source.row_bytes for source in sources)
+        self.files = [file for source in sources for file in source.files]
 
     def of_epoch(self, epoch: int) -> Source:
         """Return the sources in the order of an epoch, each as the epoch has it."""

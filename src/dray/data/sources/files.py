@@ -1,27 +1,23 @@
-"""Files of rows: where they are, and what is in them."""
+"""Files of rows: what is in them."""
 
 from __future__ import annotations
 
 import codecs
-import contextlib
 import functools
-import glob
 import io
 import itertools
 import json
 import os
 import re
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.checks import require
 from dray.data.forms.blocks import (
     DATA,
     Array,
@@ -35,10 +31,11 @@ from dray.data.forms.blocks import (
 from dray.data.forms.ray_tensors import with_tensors
 from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source
 from dray.data.sources.combined import Shuffle, UnionSource
+from dray.data.sources.finding import naming
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.data.sources.schemas import unified
-from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe, shown_url
+from dray.errors import ConfigError, shown_url
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -51,119 +48,10 @@ _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
 _MOST_BLOCK_BYTES = (1 << 31) - 1  # that Arrow takes
 
-_DAMAGED = (ValueError, SyntaxError, EOFError, OverflowError, RecursionError, struct.error)
 _NUMPY = b"\x93NUMPY"  # the beginning of a .npy file
 
 # Opens a file at its beginning.
 Opened = Callable[[], pa.NativeFile]
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-
-
-def find_files(
-    paths: Paths, endings: Sequence[str], filesystem: Filesystem = None
-) -> tuple[list[str], Filesystem]:
-    """Return the files that paths mean, and the filesystem of Arrow that they are on.
-
-    Args:
-        paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
-        endings: Endings of the files that count in a directory.
-        filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
-    """
-    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    names = [os.fspath(path) for path in listed]
-    if filesystem is None and not any("://" in name for name in names):
-        found = [file for name in names for file in _local_files(name, endings)]
-        chosen: Filesystem = pa.fs.LocalFileSystem()
-    else:
-        found, chosen = _remote_files(names, endings, filesystem)
-    if not found:
-        ending = f" that end in {', '.join(endings)}" if any(endings) else ""
-        where = ", ".join(map(shown_url, names)) or "no path"
-        raise NoSuchFileError(f"there are no files at {where}{ending}")
-    return found, chosen
-
-
-def _local_files(name: str, endings: Sequence[str]) -> list[str]:
-    path = os.path.expanduser(name)
-    if os.path.isdir(path):
-        inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
-        return [file for file in _data_files(path, inside, endings) if os.path.isfile(file)]
-    if not os.path.exists(path) and glob.has_magic(path):
-        matches = sorted(glob.glob(path, recursive=True))
-        return _each_once(_local_files(match, endings) for match in matches)
-    if not os.path.exists(path):
-        raise NoSuchFileError(f"there is no file {name}")
-    return [path]
-
-
-def _each_once(lists: Iterable[Sequence[str]]) -> list[str]:
-    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
-
-
-def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
-    """Return the files of a directory that hold data.
-
-    What is named `_...` or `....`, directories too, is what Spark, Delta and others write beside
-    it, unless it is the value of a column.
-    """
-
-    def is_shown(file: str) -> bool:
-        parts = file.strip("/").removeprefix(directory.strip("/")).split("/")
-        return not any(part.startswith(("_", ".")) and "=" not in part for part in parts)
-
-    wanted = tuple(ending.lower() for ending in endings)
-    return sorted(file for file in files if file.lower().endswith(wanted) and is_shown(file))
-
-
-def _remote_files(
-    names: Sequence[str], endings: Sequence[str], filesystem: Filesystem
-) -> tuple[list[str], Filesystem]:
-    require("fsspec", "fsspec")
-    import fsspec
-    from fsspec.implementations.arrow import ArrowFSWrapper
-
-    on: Any = filesystem
-    if filesystem is None:
-        options = {"anon": True} if "anonymous@" in names[0] else {}
-        names = [name.replace("anonymous@", "") for name in names]
-        on = fsspec.core.url_to_fs(names[0], **options)[0]
-    elif isinstance(filesystem, pa.fs.FileSystem):
-        on = ArrowFSWrapper(filesystem)
-    names = [on._strip_protocol(name) for name in names]
-
-    def listed(name: str, *, is_directory: bool) -> list[str]:
-        return _data_files(name, on.find(name), endings) if is_directory else [name]
-
-    found: list[str] = []
-    for name in names:
-        if glob.has_magic(name):
-            matches = sorted(on.glob(name, detail=True).items())
-            found += _each_once(
-                listed(match, is_directory=told["type"] == "directory") for match, told in matches
-            )
-        else:
-            found += listed(name, is_directory=on.isdir(name))
-    if isinstance(filesystem, pa.fs.FileSystem):
-        return found, filesystem
-    return found, pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on))
-
-
-@contextlib.contextmanager
-def _naming(path: str, failed: str = "cannot be read") -> Iterator[None]:
-    """Raise an error that names a file where it cannot be read, or what is in it be understood."""
-    path = shown_url(path)
-    try:
-        yield
-    except DrayError:
-        raise
-    except FileNotFoundError as error:
-        raise NoSuchFileError(f"there is no file {path}") from error
-    except OSError as error:
-        raise StorageError.of(error, f"{path} cannot be read") from error
-    except (*_DAMAGED, pa.ArrowException) as error:
-        raise StorageError(f"{path} {failed}: {describe(error)}") from error
-
 
 # Parquet.
 
@@ -195,7 +83,7 @@ def parquet_source(
     import pyarrow.parquet as pq
 
     def read_end(path: str) -> pq.FileMetaData:
-        with _naming(path, "is no file of Parquet"):
+        with naming(path, "is no file of Parquet"):
             return pq.read_metadata(path, filesystem=filesystem)
 
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
@@ -244,8 +132,8 @@ def _with_columns(
 def csv_source(
     files: Sequence[str],
     filesystem: Filesystem,
-    options: Mapping[str, object],
     label: Callable[[str], Labels],
+    options: Mapping[str, object],
     opening: Mapping[str, object],
 ) -> BlocksSource:
     """Return files of CSV as a source."""
@@ -265,8 +153,8 @@ def csv_source(
 def json_source(
     files: Sequence[str],
     filesystem: Filesystem,
-    options: Mapping[str, object],
     label: Callable[[str], Labels],
+    options: Mapping[str, object],
     opening: Mapping[str, object],
     lines: bool = False,
 ) -> BlocksSource:
@@ -336,6 +224,21 @@ def _line_by_line(text: bytes) -> Table:
     return rows_to_table([row(json.loads(line)) for line in text.splitlines() if line.strip()])
 
 
+def orc_source(
+    files: Sequence[str], filesystem: Filesystem, label: Callable[[str], Labels]
+) -> BlocksSource:
+    """Return files of ORC as a source, which is read stripe by stripe."""
+    from pyarrow import orc
+
+    def parts(path: str) -> Iterator[Table]:
+        with naming(path), filesystem.open_input_file(path) as file:
+            whole = orc.ORCFile(file)
+            for stripe in range(whole.nstripes):
+                yield pa.Table.from_batches([whole.read_stripe(stripe)])
+
+    return by_file(files, parts, label)
+
+
 def _is_long_line(error: pa.ArrowInvalid) -> bool:
     """Return whether an error of Arrow's is that of an object that is larger than a block."""
     return "straddl" in str(error)
@@ -350,7 +253,7 @@ def _text_source(
     opening: Mapping[str, object] = MappingProxyType({}),
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
-        with _naming(path):
+        with naming(path):
             size = filesystem.get_file_info(path).size
             packed = {"compression": PACKED.get(os.path.splitext(path)[1].lower())}
             opened = functools.partial(filesystem.open_input_stream, path, **{**packed, **opening})
@@ -363,10 +266,10 @@ def _text_source(
             if table.num_columns or table.num_rows:
                 yield table
 
-    return _by_file(files, parts, label)
+    return by_file(files, parts, label)
 
 
-def _by_file(
+def by_file(
     files: Sequence[str], parts: Callable[[str], Iterator[Table]], label: Callable[[str], Labels]
 ) -> BlocksSource:
     """Return the tables that files are read as, with the values of their paths, as a source."""
@@ -381,7 +284,7 @@ def _by_file(
                 row += table.num_rows
 
     called = shown_url(files[0]) if len(files) == 1 else f"{len(files)} files"
-    return BlocksSource(produce, called)
+    return BlocksSource(produce, called, files=files)
 
 
 # Files that are rows themselves.
@@ -407,7 +310,7 @@ class FileRows:
 
     def __getitem__(self, index: int) -> dict[str, object]:
         path = self._files[index]
-        with _naming(path):
+        with naming(path):
             with self._filesystem.open_input_stream(path) as file:
                 content = file.read()
             return self._decode(content, path)
@@ -416,9 +319,9 @@ class FileRows:
 def text_source(
     files: Sequence[str],
     filesystem: Filesystem,
+    label: Callable[[str], Labels],
     encoding: str,
     drop_empty_lines: bool,
-    label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of text as a source, with a row for each line."""
 
@@ -439,7 +342,7 @@ def text_source(
 
 
 def numpy_source(
-    files: Sequence[str], filesystem: Filesystem, allow_pickle: bool, label: Callable[[str], Labels]
+    files: Sequence[str], filesystem: Filesystem, label: Callable[[str], Labels], allow_pickle: bool
 ) -> BlocksSource:
     """Return files of NumPy as a source, with a row for each entry of the arrays."""
     archive = next((path for path in files if path.endswith(".npz")), None)
@@ -452,7 +355,7 @@ def numpy_source(
     local = isinstance(filesystem, pa.fs.LocalFileSystem)
 
     def loaded(path: str) -> Array:
-        with _naming(path), filesystem.open_input_file(path) as file:
+        with naming(path), filesystem.open_input_file(path) as file:
             if file.read(len(_NUMPY)) != _NUMPY:
                 raise ValueError("it is no .npy file")
             try:
@@ -472,4 +375,4 @@ def numpy_source(
         for row in range(0, len(array), step):
             yield pa.table({DATA: to_column(array[row : row + step])})
 
-    return _by_file(files, parts, label)
+    return by_file(files, parts, label)

@@ -52,7 +52,7 @@ class ParquetSource(Source):
         schema: pa.Schema,
         lanes: int | None = None,
     ) -> None:
-        self._files, self._filesystem, self._schema = list(files), filesystem, schema
+        self.files, self.filesystem, self._schema = list(files), filesystem, schema
         self.name = files[0] if len(files) == 1 else f"{len(files)} files of Parquet"
         self._groups: list[RowGroup] = []
         self._starts: list[int] = []  # of files
@@ -109,8 +109,8 @@ class ParquetSource(Source):
 
         piece = max(1, min(BLOCK_ROWS, int(_PIECE_BYTES / max(self.row_bytes, 1.0))))
         options = {"columns": self._schema.names, "use_threads": pa.cpu_count() > 1}
-        path = self._files[file]
-        if isinstance(self._filesystem, pa.fs.LocalFileSystem):
+        path = self.files[file]
+        if isinstance(self.filesystem, pa.fs.LocalFileSystem):
             # what Arrow reads ahead, unless told, is all that is asked for of the file
             buffer = self._buffer_bytes()
             with pq.ParquetFile(path, buffer_size=buffer, pre_buffer=False) as local:
@@ -120,7 +120,7 @@ class ParquetSource(Source):
                     yield from local.iter_batches(piece, row_groups=rest, **options)
             return
         for group in groups:  # what is far away is read ahead, a row group at a time
-            with pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True) as remote:
+            with pq.ParquetFile(path, filesystem=self.filesystem, pre_buffer=True) as remote:
                 yield from remote.iter_batches(piece, row_groups=[group], **options)
 
     def _fitted(self, table: Table, file: int) -> Table:
@@ -128,7 +128,7 @@ class ParquetSource(Source):
             return in_schema(table, self._schema)
         except pa.ArrowInvalid as error:
             raise StorageError(
-                f"{shown_url(self._files[file])} has values that do not fit the type that its "
+                f"{shown_url(self.files[file])} has values that do not fit the type that its "
                 f"column has with the other files, or by schema=: {describe(error)}"
             ) from error
 
@@ -139,7 +139,7 @@ class ParquetSource(Source):
 
     def _origin(self, file: int, start: int, stop: int) -> str:
         first = self._starts[file]
-        return f"rows {start - first} to {stop - first - 1} of {shown_url(self._files[file])}"
+        return f"rows {start - first} to {stop - first - 1} of {shown_url(self.files[file])}"
 
     def schema(self) -> pa.Schema:
         return self._schema

@@ -1,4 +1,4 @@
-"""Values that files have from their paths: `kind=a/rows.parquet`, or `a/rows.parquet`."""
+"""Values that files have from their paths, such as `kind=a/rows.csv`, and choices by them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dray.errors import ConfigError, shown_url
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["PartitionStyle", "Partitioning"]
+__all__ = ["PartitionStyle", "Partitioning", "PathPartitionFilter", "PathPartitionParser"]
 
 Labels = Mapping[str, object]
 # The column of files' paths, as Ray Data calls it.
@@ -86,9 +86,97 @@ class Partitioning:
         return {name: types.get(name, str)(unquote(value)) for name, value in found.items()}
 
     def _below(self, path: str) -> str:
-        base = (self.base_dir or "").rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
-        inner = path.rpartition("://")[2].lstrip("/")
+        base, inner = self._base(), path.rpartition("://")[2].lstrip("/")
         return inner[len(base) :].lstrip("/") if inner.startswith(base) else inner
+
+    def _base(self) -> str:
+        return (self.base_dir or "").rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
+
+    def is_partitioned(self, path: str) -> bool:
+        """Return whether a file is in a directory that may be named after values."""
+        inside = path.rpartition("://")[2].lstrip("/").startswith(self._base())
+        return inside and "/" in self._below(path)
+
+
+class PathPartitionParser:
+    """The values that a file has from its path, as a `Partitioning` says.
+
+    Args:
+        partitioning: The names of directories.
+
+    Attributes:
+        scheme: The same.
+
+    Example:
+        >>> from dray.data.sources.partitions import PathPartitionParser
+        >>> PathPartitionParser.of("hive")("rows/kind=a/1.csv")
+        {'kind': 'a'}
+    """
+
+    def __init__(self, partitioning: Partitioning) -> None:
+        self.scheme = partitioning
+
+    @staticmethod
+    def of(
+        style: str = PartitionStyle.HIVE,
+        base_dir: str | None = None,
+        field_names: Sequence[str] | None = None,
+        field_types: Mapping[str, Callable[[str], object]] | None = None,
+        filesystem: object = None,
+    ) -> PathPartitionParser:
+        """Return the parser of a `Partitioning` with these arguments."""
+        scheme = Partitioning(style, base_dir, field_names, field_types, filesystem)
+        return PathPartitionParser(scheme)
+
+    def __call__(self, path: str) -> dict[str, object]:
+        """Return the values of a path; none of a file that is not in such directories."""
+        return self.scheme.labels(path) if self.scheme.is_partitioned(path) else {}
+
+
+class PathPartitionFilter:
+    """A choice of files by the values that they have from their paths, for `partition_filter=`.
+
+    Args:
+        path_partition_parser: Says which values a file has.
+        filter_fn: It takes them, a dict, and returns whether the file is read.
+
+    Attributes:
+        parser: The first argument.
+
+    Example:
+        >>> from dray.data.sources.partitions import PathPartitionFilter
+        >>> of_2024 = PathPartitionFilter.of(lambda values: values.get("year") == "2024")
+        >>> of_2024(["rows/year=2023/1.csv", "rows/year=2024/1.csv"])
+        ['rows/year=2024/1.csv']
+    """
+
+    def __init__(
+        self,
+        path_partition_parser: PathPartitionParser,
+        filter_fn: Callable[[dict[str, object]], object],
+    ) -> None:
+        self.parser, self._passes = path_partition_parser, filter_fn
+
+    @staticmethod
+    def of(
+        filter_fn: Callable[[dict[str, object]], object],
+        style: str = PartitionStyle.HIVE,
+        base_dir: str | None = None,
+        field_names: Sequence[str] | None = None,
+        field_types: Mapping[str, Callable[[str], object]] | None = None,
+        filesystem: object = None,
+    ) -> PathPartitionFilter:
+        """Return a filter; what follows the function are arguments of a `Partitioning`."""
+        parser = PathPartitionParser.of(style, base_dir, field_names, field_types, filesystem)
+        return PathPartitionFilter(parser, filter_fn)
+
+    def __call__(self, paths: Sequence[str]) -> list[str]:
+        """Return the paths of the files that are read."""
+        return [path for path in paths if self.apply(path)]
+
+    def apply(self, path: str) -> bool:
+        """Return whether a file is read."""
+        return bool(self._passes(self.parser(path)))
 
 
 def labelled(table: Table, labels: Labels) -> Table:
@@ -110,7 +198,7 @@ class LabelledSource(Source):
     def __init__(self, source: ParquetSource, labels: Labels) -> None:
         self._source, self._labels = source, dict(labels)
         self.rows, self.lanes, self.name = source.rows, source.lanes, source.name
-        self.row_bytes = source.row_bytes + 8 * len(self._labels)
+        self.row_bytes, self.files = source.row_bytes + 8 * len(self._labels), source.files
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         for block in self._source.open(start, stop):

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Row, Table, Value, column_to_numpy, table_rows
+from dray.data.forms.blocks import Block, Table, Value, column_to_numpy, table_rows
 from dray.data.forms.names import check_column, column_named
 from dray.data.forms.ray_tensors import in_schema, without_pickles
 from dray.data.sources.target import Target
@@ -178,6 +178,29 @@ def to_csv(**options: Any) -> Writer:
     return replace(_of_arrow(functools.partial(csv.CSVWriter, **options)), prepare=_flat)
 
 
+def to_orc(**options: Any) -> Writer:
+    """Return a writer of ORC, with options of `pyarrow.orc.ORCWriter`."""
+    from pyarrow import orc
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        with orc.ORCWriter(file, **options) as writer:
+            for table in tables:
+                writer.write(table)
+
+    return Writer(write, one_schema=True, prepare=_without_extensions)
+
+
+def _without_extensions(table: Table) -> Table:
+    """Return a table, all of whose columns ORC can hold."""
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if isinstance(kind, pa.BaseExtensionType):
+            raise ConfigError(
+                f"ORC cannot hold column {name!r}, which is {kind}: drop it (drop_columns), or "
+                "call write_parquet()"
+            )
+    return table
+
+
 def _flat(table: Table) -> Table:
     """Return a table, all of whose columns CSV can hold."""
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
@@ -206,12 +229,13 @@ def to_json() -> Writer:
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         for table in tables:
-            file.write("".join(f"{_as_json(row)}\n" for row in table_rows(table)).encode())
+            file.write("".join(f"{as_json(row)}\n" for row in table_rows(table)).encode())
 
     return Writer(write)
 
 
-def _as_json(row: Row) -> str:
+def as_json(row: Value) -> str:
+    """Return a row, or a part of one, as JSON."""
     try:
         return _JSON.encode(row)
     except ValueError:  # most rows have no NaN, which JSON does not know

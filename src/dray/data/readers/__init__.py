@@ -1,0 +1,1 @@
+"""The makers of datasets from files, databases and sources of one's own."""

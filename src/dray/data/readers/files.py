@@ -1,0 +1,208 @@
+"""The readers of texts, arrays, images, and files of any kind."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+
+from dray.checks import require
+from dray.data.dataset import Dataset
+from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.sources import files
+from dray.data.sources.base import Filesystem
+from dray.data.sources.finding import Paths
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+from dray.errors import StorageError, describe, shown_url
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+
+
+def read_text(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    encoding: str = "utf-8",
+    drop_empty_lines: bool = True,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    **options: object,
+) -> Dataset:
+    """Return files of text as a dataset, with the column `text` and a row a line.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        encoding: Their encoding.
+        drop_empty_lines: Whether lines without text are left out.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        options: Options of Ray's that dray does not need.
+    """
+    known_options(read_text, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or ("",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    return wanted.in_order(files.text_source, encoding, drop_empty_lines)
+
+
+def read_binary_files(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    include_paths: bool = False,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    **options: object,
+) -> Dataset:
+    """Return files as a dataset with the column `bytes`, a row a file.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether there is a column `path`.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        options: Options of Ray's that dray does not need.
+    """
+    known_options(read_binary_files, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or ("",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+
+    def row(content: bytes, path: str) -> dict[str, object]:
+        return {"bytes": content, **wanted.label(path)}
+
+    return wanted.rows_in_order(row)
+
+
+def read_images(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    include_paths: bool = False,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    **options: object,
+) -> Dataset:
+    """Return images as a dataset with the column `image` of arrays, a row a file.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        size: Height and width that images are brought to.
+        mode: Mode of Pillow, such as "RGB", that images are brought to.
+        include_paths: Whether there is a column `path`.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns, such as
+            `Partitioning("dir", base_dir, ["label"])`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed.
+    """
+    require("PIL", "pillow")
+    known_options(read_images, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or _IMAGES,
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+
+    def row(content: bytes, path: str) -> dict[str, object]:
+        from PIL import Image
+
+        try:
+            image: Image.Image = Image.open(io.BytesIO(content))
+        except Image.UnidentifiedImageError as error:
+            raise StorageError(f"{shown_url(path)} is no image that Pillow can read") from error
+        except Image.DecompressionBombError as error:
+            raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
+        image = image if mode is None else image.convert(mode)
+        image = image if size is None else image.resize((size[1], size[0]))
+        return {"image": np.asarray(image), **wanted.label(path)}
+
+    return wanted.rows_in_order(row)
+
+
+def read_numpy(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    include_paths: bool = False,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    allow_pickle: bool = False,
+    **options: object,
+) -> Dataset:
+    """Return files of NumPy (.npy) as a dataset with the column `data`, a row an entry.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether there is a column `path`.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        allow_pickle: Whether to load arrays of objects, which may run any code.
+        options: Options of Ray's that dray does not need.
+    """
+    known_options(read_numpy, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or (".npy",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    return wanted.in_order(files.numpy_source, allow_pickle)

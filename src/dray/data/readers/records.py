@@ -1,0 +1,124 @@
+"""The readers of files whose records are samples for a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from dray.data.dataset import Dataset
+from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.sources import archives, tf_records
+from dray.data.sources.base import Filesystem
+from dray.data.sources.finding import Paths
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+
+
+def read_webdataset(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    decoder: archives.Coding = True,
+    fileselect: archives.Names = None,
+    filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None,
+    suffixes: archives.Names = None,
+    verbose_open: bool = False,
+    expand_json: bool = False,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return archives of WebDataset (tar) as a dataset: a row a sample, a column an ending.
+
+    Beside them are `__key__`, the name of a sample, and `__url__`, the path of its archive.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        decoder: True makes values of files by their endings: texts (txt), numbers (cls), objects
+            (json), arrays (npy), images (jpg, png; "PIL" leaves them to Pillow), MessagePack (mp).
+            A function takes a sample, a dict of bytes, and returns another one; a list has
+            several of these; None leaves bytes as they are.
+        fileselect: Names of the files that count: patterns, or a function.
+        filerename: A function that makes another name of that of a file, or several.
+        suffixes: Endings of the files that count, such as `["txt", "jpg"]`, or a function.
+        verbose_open: Nothing; Ray's.
+        expand_json: Whether the fields of the object in `json` become columns.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        ConfigError: A file is pickled (pt, pkl), which no decoder of dray's loads.
+        StorageError: An archive cannot be read, or is not sorted by name.
+    """
+    known_options(read_webdataset, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or ("",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    reading = archives.Reading(decoder, fileselect, filerename, suffixes, expand_json)
+    return wanted.in_order(archives.archive_source, reading, arrow_open_stream_args or {})
+
+
+def read_tfrecords(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return files of TFRecord as a dataset, with a row for each `tf.train.Example`.
+
+    A feature with one value at most in each is that value, else a list. Checksums of records are
+    not looked at.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        StorageError: A file cannot be read, or holds other messages.
+    """
+    known_options(read_tfrecords, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or ("",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    return wanted.in_order(tf_records.tf_records_source, arrow_open_stream_args or {})

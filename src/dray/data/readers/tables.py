@@ -1,0 +1,220 @@
+"""The readers of files that hold tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from dray.data.dataset import Dataset
+from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.sources import files
+from dray.data.sources.base import Filesystem
+from dray.data.sources.combined import Shuffle
+from dray.data.sources.finding import Paths
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+
+_HIVE = Partitioning("hive")
+_OF_CSV = ("read_options", "parse_options", "convert_options")
+_OF_JSON = ("read_options", "parse_options")
+_PARQUET = (".parquet", ".pq")
+CSV, TSV, JSON = (
+    tuple(ending + packed for ending in endings for packed in ("", *files.PACKED))
+    for endings in ((".csv",), (".tsv",), (".json", ".jsonl"))
+)
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    columns: Sequence[str] | None = None,
+    override_num_blocks: int | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    schema: pa.Schema | None = None,
+    allow_pickle: bool = False,
+    **options: object,
+) -> Dataset:
+    """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        columns: Those to read; default: all.
+        override_num_blocks: Number of places to read from in turn, at most one for each row
+            group; default: up to 12. Each rank reads from its share of them.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        schema: The columns and their types; default: those of all files, where a column that a
+            file lacks is None, and has a type that holds the values of all files.
+        allow_pickle: Whether to load values that were pickled, which may run any code.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        ConfigError: There are no such files or columns, or one is pickled.
+        StorageError: One cannot be read, or not together with the others.
+    """
+    known_options(read_parquet, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or _PARQUET,
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    found, on = wanted.found()
+    order = None if shuffle is None else Shuffle(shuffle)
+    lanes, label = override_num_blocks, wanted.label
+    return Dataset(
+        files.parquet_source(
+            found, on, columns, lanes, label, order, schema, allow_pickle=allow_pickle
+        )
+    )
+
+
+def read_csv(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    override_num_blocks: int | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return files of CSV as a dataset.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        override_num_blocks: Nothing; Ray's.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory; default: all files.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
+        options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
+    """
+    of_arrow = known_options(read_csv, options, _OF_CSV)
+    wanted = Wanted(
+        paths,
+        file_extensions or ("",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    opening = arrow_open_stream_args or {}
+    return wanted.in_order(files.csv_source, of_arrow, opening)
+
+
+def read_json(
+    paths: Paths,
+    *,
+    lines: bool = False,
+    filesystem: Filesystem | None = None,
+    override_num_blocks: int | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return files of JSON as a dataset: an object a line, or a list of objects.
+
+    Arrow, which reads lines, has no limit of how deep they are nested: 100,000 brackets in one
+    another end the process.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        lines: Whether each line is a row, whatever it is: a list, whose values have their numbers
+            for names, or an object with values of other types than those before. Else a file's
+            beginning says what it holds.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        override_num_blocks: Nothing; Ray's.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
+        options: `read_options` and `parse_options` of `pyarrow.json`.
+    """
+    of_arrow = known_options(read_json, options, _OF_JSON)
+    wanted = Wanted(
+        paths,
+        file_extensions or JSON,
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    opening = arrow_open_stream_args or {}
+    return wanted.in_order(files.json_source, of_arrow, opening, lines)
+
+
+def read_orc(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    **options: object,
+) -> Dataset:
+    """Return files of ORC as a dataset, which are read stripe by stripe.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        options: Options of Ray's that dray does not need.
+    """
+    known_options(read_orc, options)
+    wanted = Wanted(
+        paths,
+        file_extensions or (".orc",),
+        filesystem,
+        partition_filter,
+        partitioning,
+        include_paths,
+        ignore_missing_paths,
+        shuffle,
+    )
+    return wanted.in_order(files.orc_source)

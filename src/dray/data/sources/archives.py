@@ -1,0 +1,277 @@
+"""Archives of samples as WebDataset has them: files of one name, with an ending for each column."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import io
+import json
+import pickle
+import posixpath
+import re
+import sys
+import tarfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dray.checks import require
+from dray.data.forms.blocks import Row, Table, Value, rows_to_table, table_rows
+from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem
+from dray.data.sources.files import by_file
+from dray.data.sources.finding import naming
+from dray.data.sources.partitions import Labels
+from dray.data.sources.writing import Writer, as_json
+from dray.errors import ConfigError, StorageError, shown_url
+
+# Makes a sample of another one.
+Step: TypeAlias = Callable[[Row], Row]
+# A step; or True or the name of a kind of images, for the usual one; or several; or none.
+Coding: TypeAlias = "bool | str | Step | Sequence[bool | str | Step] | None"
+# Patterns of names, or what says of a name whether it counts; None takes all.
+Names: TypeAlias = "Sequence[str] | Callable[[str], object] | None"
+
+_KEY, _URL = "__key__", "__url__"
+_READ_IMAGES = ("jpg", "png", "ppm", "pgm", "pbm", "pnm")
+_ROWS = 512
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The choices of how archives are read.
+
+    Attributes:
+        decoder: Makes values of the bytes of a sample.
+        fileselect: Names of the files that count.
+        filerename: Makes other names of those of files: a function, or several.
+        suffixes: Endings of the files that count.
+        expand_json: Whether the fields of a JSON object become columns.
+    """
+
+    decoder: Coding = True
+    fileselect: Names = None
+    filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None
+    suffixes: Names = None
+    expand_json: bool = False
+
+    def samples(self, file: pa.NativeFile, path: str) -> Iterator[Row]:
+        """Yield the samples of an archive, decoded."""
+        steps = _steps(self.decoder, _decoded)
+        for sample in _joined(self._members(file), path):
+            row = functools.reduce(lambda made, step: step(made), steps, {**sample, _URL: path})
+            if self.expand_json:
+                found = row["json"] if isinstance(row["json"], dict) else json.loads(row["json"])
+                row = {**found, **row}
+            yield row
+
+    def _members(self, file: pa.NativeFile) -> Iterator[tuple[str, str, bytes]]:
+        """Yield the key, the ending and the bytes of each file."""
+        renames = self.filerename if isinstance(self.filerename, Sequence) else [self.filerename]
+        with tarfile.open(fileobj=file, mode="r|*") as archive:
+            for member in archive:
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is None:
+                    continue
+                name = functools.reduce(
+                    lambda made, rename: rename(made), filter(None, renames), member.name
+                )
+                folder, file_name = posixpath.split(name)
+                base, dot, ending = file_name.partition(".")
+                if base and dot and _counts(name, self.fileselect):
+                    chosen = _counts(ending, self.suffixes)
+                    yield posixpath.join(folder, base), ending if chosen else "", content.read()
+
+
+def _counts(name: str, names: Names) -> bool:
+    if names is None:
+        return True
+    if callable(names):
+        return bool(names(name))
+    return any(
+        fnmatch.fnmatch(f".{name}", pattern)
+        if re.search(r"[*?]", pattern)
+        else pattern in (name, f".{name}")
+        for pattern in names
+    )
+
+
+def _joined(members: Iterable[tuple[str, str, bytes]], path: str) -> Iterator[Row]:
+    """Yield the files that have one key as a sample; they follow each other.
+
+    Raises:
+        StorageError: They do not, or have the same ending.
+    """
+    sample: Row = {}
+    seen: set[str] = set()
+    for key, ending, content in members:
+        if sample.get(_KEY) != key:
+            if len(sample) > 1:
+                yield sample
+            if key in seen:
+                raise StorageError(
+                    f"{shown_url(path)} has files of {key!r} in several places: make it anew, "
+                    "sorted by name (tar --sort=name)"
+                )
+            seen.add(key)
+            sample = {_KEY: key}
+        if ending in sample:
+            raise StorageError(f"{shown_url(path)} has {key}.{ending} twice")
+        if ending:
+            sample[ending] = content
+    if len(sample) > 1:
+        yield sample
+
+
+def archive_source(
+    files: Sequence[str],
+    filesystem: Filesystem,
+    label: Callable[[str], Labels],
+    reading: Reading,
+    opening: Mapping[str, object],
+) -> BlocksSource:
+    """Return archives as a source, with a row for each sample."""
+
+    def parts(path: str) -> Iterator[Table]:
+        rows: list[Row] = []
+        size = 0
+        with naming(path), filesystem.open_input_stream(path, **opening) as file:
+            for sample in reading.samples(file, path):
+                rows.append(sample)
+                size += sum(map(_bytes_of, sample.values()))
+                if size >= BLOCK_BYTES or len(rows) >= _ROWS:
+                    yield rows_to_table(rows)
+                    rows, size = [], 0
+        if rows:
+            yield rows_to_table(rows)
+
+    return by_file(files, parts, label)
+
+
+def _bytes_of(value: Value) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else sys.getsizeof(value)
+
+
+def to_archive(encoder: Coding) -> Writer:
+    """Return a writer of archives, with a sample for each row.
+
+    Args:
+        encoder: Makes bytes or texts of the values of a row.
+    """
+    steps = _steps(encoder, _encoded)
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        with tarfile.open(fileobj=file, mode="w|") as archive:
+            for table in tables:
+                for row in table_rows(table):
+                    sample = functools.reduce(lambda made, step: step(made), steps, row)
+                    _add(archive, sample)
+
+    return Writer(write)
+
+
+def _add(archive: tarfile.TarFile, sample: Row) -> None:
+    key = sample.get(_KEY) or uuid.uuid4().hex
+    for ending, value in sample.items():
+        if value is None or ending.startswith("__"):
+            continue
+        if not isinstance(value, bytes | str):
+            raise ConfigError(
+                f"column {ending!r} is of {type(value).__name__}, of which an archive holds none: "
+                "name it after a kind of file (txt, cls, json, npy, png), or give encoder= a "
+                "function that makes bytes of it"
+            )
+        content = value.encode() if isinstance(value, str) else value
+        member = tarfile.TarInfo(f"{key}.{ending}")
+        member.size, member.mode = len(content), 0o644
+        archive.addfile(member, io.BytesIO(content))
+
+
+def _steps(coding: Coding, usual: Callable[[Row, object], Row]) -> list[Step]:
+    if coding is None:
+        return []
+    several = coding if isinstance(coding, list | tuple) else [coding]
+    return [step if callable(step) else functools.partial(_called, usual, step) for step in several]
+
+
+def _called(usual: Callable[[Row, object], Row], form: object, sample: Row) -> Row:
+    return usual(sample, form)
+
+
+def _decoded(sample: Row, form: object) -> Row:
+    """Return a sample whose bytes are decoded as their endings say."""
+    return {
+        name: value if name.startswith("__") else _value(name, value, form)
+        for name, value in sample.items()
+    }
+
+
+def _value(name: str, content: bytes, form: object) -> Value:
+    kind = name.rpartition(".")[2]
+    if kind in ("txt", "text"):
+        return content.decode()
+    if kind in ("cls", "cls2"):
+        return int(content)
+    if kind == "json":
+        return json.loads(content)
+    if kind == "npy":
+        return np.load(io.BytesIO(content))
+    if kind == "mp":
+        require("msgpack", "msgpack")
+        import msgpack
+
+        return msgpack.unpackb(content, raw=False)
+    if kind in _READ_IMAGES:
+        require("PIL", "pillow")
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(content))
+        return image if form == "PIL" else np.asarray(image)
+    if kind in ("pt", "pth", "pickle", "pkl"):
+        raise ConfigError(
+            f"{name!r} is pickled, and to load it may run any code: give decoder= a function that "
+            "does so if you trust whoever wrote it"
+        )
+    return content
+
+
+def _encoded(sample: Row, form: object) -> Row:
+    """Return a sample whose values are encoded as their endings say."""
+    return {
+        name: value if value is None or name.startswith("__") else _content(name, value)
+        for name, value in sample.items()
+    }
+
+
+def _content(name: str, value: Value) -> Value:
+    kind, made = name.rpartition(".")[2], io.BytesIO()
+    if kind in ("cls", "cls2"):
+        return str(value)
+    if kind == "json":
+        return as_json(value)
+    if kind == "npy":
+        np.save(made, value, allow_pickle=False)
+        return made.getvalue()
+    if kind == "mp":
+        require("msgpack", "msgpack")
+        import msgpack
+
+        return msgpack.packb(value)
+    if kind in ("pt", "pth"):
+        import torch
+
+        torch.save(value, made)
+        return made.getvalue()
+    if kind in ("pickle", "pkl"):
+        return pickle.dumps(value)
+    if kind in (*_READ_IMAGES, "jpeg"):
+        require("PIL", "pillow")
+        from PIL import Image
+
+        image = Image.fromarray(value) if isinstance(value, np.ndarray) else value
+        image.save(made, "jpeg" if kind == "jpg" else kind)
+        return made.getvalue()
+    return value

@@ -1,0 +1,155 @@
+"""The files that paths mean, and errors that name a file."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import itertools
+import os
+import struct
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.fs
+
+from dray.checks import require
+from dray.data.sources.base import Filesystem
+from dray.errors import DrayError, NoSuchFileError, StorageError, describe, shown_url
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+# Chooses among files by their paths.
+Passing: TypeAlias = Callable[[list[str]], list[str]]
+
+_DAMAGED = (
+    *(ValueError, SyntaxError, EOFError, OverflowError, RecursionError),
+    *(struct.error, tarfile.TarError),
+)
+
+
+def find_files(
+    paths: Paths,
+    endings: Sequence[str],
+    filesystem: Filesystem = None,
+    passing: Passing | None = None,
+    *,
+    ignore_missing: bool = False,
+) -> tuple[list[str], Filesystem]:
+    """Return the files that paths mean, and the filesystem of Arrow that they are on.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
+        endings: Endings of the files that count in a directory.
+        filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
+        passing: Chooses among them; None takes all.
+        ignore_missing: Whether paths without a file are left out.
+
+    Raises:
+        NoSuchFileError: There is none, or none passes.
+    """
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    names = [os.fspath(path) for path in listed]
+    if filesystem is None and not any("://" in name for name in names):
+        found = [
+            file
+            for name in names
+            for file in _local_files(name, endings, ignore_missing=ignore_missing)
+        ]
+        chosen: Filesystem = pa.fs.LocalFileSystem()
+    else:
+        found, chosen = _remote_files(names, endings, filesystem, ignore_missing=ignore_missing)
+    passed = found if passing is None else list(passing(found))
+    if not passed:
+        ending = f" that end in {', '.join(endings)}" if any(endings) else ""
+        where = ", ".join(map(shown_url, names)) or "no path"
+        passing_it = " that pass partition_filter" if found else ""
+        raise NoSuchFileError(f"there are no files at {where}{ending}{passing_it}")
+    return passed, chosen
+
+
+def _local_files(name: str, endings: Sequence[str], *, ignore_missing: bool = False) -> list[str]:
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
+        return [file for file in _data_files(path, inside, endings) if os.path.isfile(file)]
+    if not os.path.exists(path) and glob.has_magic(path):
+        matches = sorted(glob.glob(path, recursive=True))
+        return _each_once(_local_files(match, endings) for match in matches)
+    if os.path.exists(path):
+        return [path]
+    if ignore_missing:
+        return []
+    raise NoSuchFileError(f"there is no file {name}")
+
+
+def _each_once(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+
+
+def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
+    """Return the files of a directory that hold data.
+
+    What is named `_...` or `....`, directories too, is what Spark, Delta and others write beside
+    it, unless it is the value of a column.
+    """
+
+    def is_shown(file: str) -> bool:
+        parts = file.strip("/").removeprefix(directory.strip("/")).split("/")
+        return not any(part.startswith(("_", ".")) and "=" not in part for part in parts)
+
+    wanted = tuple(ending.lower() for ending in endings)
+    return sorted(file for file in files if file.lower().endswith(wanted) and is_shown(file))
+
+
+def _remote_files(
+    names: Sequence[str],
+    endings: Sequence[str],
+    filesystem: Filesystem,
+    *,
+    ignore_missing: bool = False,
+) -> tuple[list[str], Filesystem]:
+    require("fsspec", "fsspec")
+    import fsspec
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    on: Any = filesystem
+    if filesystem is None:
+        options = {"anon": True} if "anonymous@" in names[0] else {}
+        names = [name.replace("anonymous@", "") for name in names]
+        on = fsspec.core.url_to_fs(names[0], **options)[0]
+    elif isinstance(filesystem, pa.fs.FileSystem):
+        on = ArrowFSWrapper(filesystem)
+    names = [on._strip_protocol(name) for name in names]
+
+    def listed(name: str, *, is_directory: bool) -> list[str]:
+        return _data_files(name, on.find(name), endings) if is_directory else [name]
+
+    found: list[str] = []
+    for name in names:
+        if glob.has_magic(name):
+            matches = sorted(on.glob(name, detail=True).items())
+            found += _each_once(
+                listed(match, is_directory=told["type"] == "directory") for match, told in matches
+            )
+        elif not ignore_missing or on.exists(name):
+            found += listed(name, is_directory=on.isdir(name))
+    if isinstance(filesystem, pa.fs.FileSystem):
+        return found, filesystem
+    return found, pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on))
+
+
+@contextlib.contextmanager
+def naming(path: str, failed: str = "cannot be read") -> Iterator[None]:
+    """Raise an error that names a file where it cannot be read, or what is in it be understood."""
+    path = shown_url(path)
+    try:
+        yield
+    except DrayError:
+        raise
+    except FileNotFoundError as error:
+        raise NoSuchFileError(f"there is no file {path}") from error
+    except OSError as error:
+        raise StorageError.of(error, f"{path} cannot be read") from error
+    except (*_DAMAGED, pa.ArrowException) as error:
+        raise StorageError(f"{path} {failed}: {describe(error)}") from error

@@ -1,0 +1,222 @@
+"""Formats of samples and of tables that other tools write: WebDataset, TFRecord, ORC, databases."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sqlite3
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dray.data
+from dray.errors import AbsentArgumentError, ConfigError, StorageError
+
+
+def packed(path: Path, members: Mapping[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def array(values: list[int]) -> bytes:
+    made = io.BytesIO()
+    np.save(made, np.array(values))
+    return made.getvalue()
+
+
+SAMPLES = {
+    "d/1.txt": b"one",
+    "d/1.cls": b"1",
+    "d/1.json": b'{"a": 1, "cls": 7}',
+    "d/1.x.npy": array([1, 2]),
+    "d/2.txt": b"two",
+    "d/2.cls": b"2",
+    "d/2.json": b'{"a": 2}',
+    "d/2.x.npy": array([3, 4]),
+    "no_ending": b"",
+}
+
+
+@pytest.mark.parametrize(("name", "mode"), [("a.tar", "w"), ("a.tar.gz", "w:gz")])
+def test_archives_of_samples(name: str, mode: str, tmp_path: Path) -> None:
+    path = str(packed(tmp_path / name, SAMPLES, mode))
+    one, two = dray.data.read_webdataset(path, include_paths=True).take_all()
+    assert (one.pop("x.npy").tolist(), two.pop("x.npy").tolist()) == ([1, 2], [3, 4])
+    assert one == {
+        "__key__": "d/1",
+        "txt": "one",
+        "cls": 1,
+        "json": {"a": 1, "cls": 7},
+        "__url__": path,
+        "path": path,
+    }
+    raw = dray.data.read_webdataset(path, decoder=None, suffixes=["txt", "*.npy"]).take(1)
+    assert raw == [
+        {"__key__": "d/1", "txt": b"one", "x.npy": SAMPLES["d/1.x.npy"], "__url__": path}
+    ]
+    chosen = dray.data.read_webdataset(
+        path,
+        decoder=[True, lambda sample: {**sample, "n": len(sample["txt"])}],
+        fileselect=lambda name: not name.endswith("npy"),
+        filerename=[str.upper, str.lower, lambda name: name.removeprefix("d/")],
+        expand_json=True,
+    )
+    assert chosen.drop_columns(["json", "__url__"]).take_all() == [
+        {"__key__": "1", "txt": "one", "cls": 1, "n": 3, "a": 1},
+        {"__key__": "2", "txt": "two", "cls": 2, "n": 3, "a": 2},
+    ]
+    assert dray.data.read_webdataset(path).input_files() == [path]
+
+
+def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
+    apart = packed(tmp_path / "apart.tar", {"1.txt": b"", "2.txt": b"", "1.cls": b"1"})
+    with pytest.raises(StorageError, match=r"apart\.tar has files of '1' in several places.*sort"):
+        dray.data.read_webdataset(str(apart)).take_all()
+    with tarfile.open(tmp_path / "twice.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("1.txt"))
+        archive.addfile(tarfile.TarInfo("1.txt"))
+    with pytest.raises(StorageError, match=r"twice\.tar has 1\.txt twice"):
+        dray.data.read_webdataset(str(tmp_path / "twice.tar")).take_all()
+    (tmp_path / "no.tar").write_bytes(b"no archive")
+    with pytest.raises(StorageError, match=r"no\.tar cannot be read"):
+        dray.data.read_webdataset(str(tmp_path / "no.tar")).take_all()
+    pickled = packed(tmp_path / "pickled.tar", {"1.pkl": b"x"})
+    with pytest.raises(ConfigError, match="'pkl' is pickled, and to load it may run any code"):
+        dray.data.read_webdataset(str(pickled)).take_all()
+
+
+def test_rows_become_samples(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    pixels: Any = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    rows = [
+        {
+            "__key__": f"{n}",
+            "txt": f"é{n}",
+            "cls": n,
+            "json": {"n": [n]},
+            "npy": pixels,
+            "png": pixels,
+        }
+        for n in range(3)
+    ]
+    rows[1]["txt"] = None
+    dray.data.from_items(rows).write_webdataset(tmp_path / "a", num_rows_per_file=2)
+    assert [path.suffix for path in (tmp_path / "a").iterdir()] == [".tar"] * 2
+    read = dray.data.read_webdataset(str(tmp_path / "a")).drop_columns(["__url__"]).take_all()
+    for made, row in zip(read, rows, strict=True):
+        for name in ("npy", "png"):
+            assert made.pop(name).tolist() == row.pop(name).tolist()
+        assert made == row
+    random = dray.data.from_items([{"n": 1}, {"n": 2}])
+    with pytest.raises(ConfigError, match="column 'n' is of int, of which an archive holds none"):
+        random.write_webdataset(tmp_path / "b")
+    assert not list((tmp_path / "b").iterdir())
+    random.write_webdataset(tmp_path / "b", encoder=lambda row: {"n": f"{row['n']}"})
+    keys = {row["__key__"] for row in dray.data.read_webdataset(str(tmp_path / "b")).take()}
+    assert len(keys) == 2
+
+
+def test_records_of_tensorflow(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "i": n - 1,
+            "many": [2**62 + n, -(2**63), 300][: n + 1],
+            "f": n / 2,
+            "text": f"é{n}",
+            "bytes": b"\xff",
+            "texts": ["a", "b"],
+            "flag": n > 1,
+            "some": 1 if n else None,
+        }
+        for n in range(3)
+    ]
+    dray.data.from_items(rows).write_tfrecords(tmp_path / "a", num_rows_per_file=2)
+    assert [path.suffix for path in (tmp_path / "a").iterdir()] == [".tfrecords"] * 2
+    read = dray.data.read_tfrecords(str(tmp_path / "a"))
+    assert read.take_all() == [
+        {**row, "text": row["text"].encode(), "texts": [b"a", b"b"], "flag": int(row["flag"])}
+        for row in rows
+    ]
+    schema = read.schema()
+    assert schema is not None
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    assert (kinds["f"], kinds["many"]) == (pa.float32(), pa.list_(pa.int64()))
+    tensors = dray.data.range_tensor(2, shape=(2, 2))
+    with pytest.raises(ConfigError, match="TFRecord cannot hold column 'data'"):
+        tensors.write_tfrecords(tmp_path / "b")
+    untyped: Any = read
+    with pytest.raises(AbsentArgumentError, match="tf_schema"):
+        untyped.write_tfrecords(tmp_path / "b", tf_schema=1)
+
+
+# As the format is: Example(features={"a": int64_list([1, -1]), "b": float_list([0.5])}),
+# and one whose features have no values.
+OF_TENSORFLOW = (
+    "2700000000000000bbe1b1460a250a140a0161120f1a0d0a0b01ffffffffffffffffff010a0d0a01"
+    "62120812060a040000003f95e931f51200000000000000241f64250a100a070a016112021a000a05"
+    "0a01621200878bd54f"
+)
+
+
+def test_a_file_of_tensorflow(tmp_path: Path) -> None:
+    path = tmp_path / "1.tfrecords"
+    path.write_bytes(bytes.fromhex(OF_TENSORFLOW))
+    assert dray.data.read_tfrecords(str(path)).take_all() == [
+        {"a": [1, -1], "b": 0.5},
+        {"a": [], "b": None},
+    ]
+    whole = path.read_bytes()
+    for damaged in (whole[:-6], whole[:5], b"x" * 40, whole[:8] + b"0000" + whole[12:]):
+        path.write_bytes(damaged)
+        with pytest.raises(StorageError, match=r"1\.tfrecords cannot be read"):
+            dray.data.read_tfrecords(str(path)).take_all()
+
+
+def test_files_of_orc(tmp_path: Path) -> None:
+    rows = dray.data.from_items([{"x": n, "texts": ["a"] * n} for n in range(5)])
+    rows.write_orc(tmp_path, num_rows_per_file=2, compression="zstd")
+    paths = sorted(tmp_path.iterdir())
+    assert [path.suffix for path in paths] == [".orc"] * 3
+    assert dray.data.read_orc(str(tmp_path)).take_all() == rows.take_all()
+    named = dray.data.read_orc(str(paths[-1]), include_paths=True)
+    assert named.take_all() == [{"x": 4, "texts": ["a"] * 4, "path": str(paths[-1])}]
+    with pytest.raises(ConfigError, match="ORC cannot hold column 'data'"):
+        dray.data.range_tensor(2).write_orc(tmp_path)
+    paths[0].write_bytes(b"none")
+    with pytest.raises(StorageError, match="cannot be read"):
+        dray.data.read_orc(str(paths[0])).take_all()
+
+
+def test_rows_into_a_database(tmp_path: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "rows.db")
+
+    def fails(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if row["id"] == 299:
+            raise KeyError("label")
+        yield row
+
+    with contextlib.closing(connect()) as database:
+        database.execute("create table numbers (id, text)")
+    numbers = dray.data.range(300).map(lambda row: {**row, "text": "a"})
+    numbers.write_sql("insert into numbers values (?, ?)", connect)
+    told = dray.data.read_sql(
+        "select count(*) as n, sum(id) as s, max(text) as t from numbers", connect
+    )
+    assert told.take_all() == [{"n": 300, "s": 44850, "t": "a"}]
+    with pytest.raises(KeyError, match="label"):
+        numbers.materialize().flat_map(fails).write_sql(
+            "insert into numbers values (?, ?)", connect
+        )
+    with pytest.raises(sqlite3.Error):
+        numbers.write_sql("insert into letters values (?, ?)", connect)
+    assert told.take(1)[0]["n"] == 300
