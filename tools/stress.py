@@ -25,6 +25,7 @@ def main() -> int:
         default=[
             "tests/engines/test_lifetime_integration.py",
             "tests/train/test_errors_integration.py",
+            "tests/train/test_interrupts_integration.py",
         ],
     )
     options = parser.parse_args()

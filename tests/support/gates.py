@@ -21,6 +21,10 @@ _Error = TypeVar("_Error", bound=Exception)
 # An end of patience, which claims nothing: a loaded machine takes long. pytest's own is 200 s.
 PATIENCE_S = 100
 
+# In which workers are gone for certain, by engine. On Ray a node ends them, which may be busy; a
+# leak would stay for ever.
+MOMENT_S = {"process": 10, "ray": 60}
+
 
 class Gate:
     """Holds up whoever passes it until it is open, and tells who has come. It can be pickled.

@@ -10,12 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import types
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import dray.train
@@ -34,20 +32,14 @@ from dray.train import (
     ScalingConfig,
     WorkerGroupError,
 )
-from dray.train.backend import Backend, BackendConfig
-from tests.support.gates import PATIENCE_S, refused_at_once, until
-from tests.support.programs import Program, run, survivors, write
+from tests.support.gates import MOMENT_S, PATIENCE_S, refused_at_once, until
+from tests.support.programs import run, survivors, write
 from tests.support.train_runs import fit
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
     pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True),
 ]
-
-
-# In which workers are gone for certain. On Ray a node ends them, which may be busy; a leak would
-# stay for ever.
-MOMENT_S = {"process": 10, "ray": 60}
 
 
 @pytest.mark.parametrize(
@@ -359,239 +351,6 @@ def test_killed_worker_and_retry(storage: Path) -> None:
     result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
     assert result.return_value == 7
     assert sorted(os.listdir(storage / "run/logs")) == ["attempt-000", "attempt-001"]
-
-
-# In which a program ends that is told to, its processes with it; Ray's take their time on a busy
-# machine.
-AT_ONCE_S = {"process": 20, "ray": 40}
-
-INTERRUPTED = """
-    import tempfile
-    from dray.train.run import interruption
-
-    interruption._SAME_S = float(os.environ["SAME_S"])
-
-    def train():
-        checkpoint = dray.train.get_checkpoint()
-        print("starts at", checkpoint and os.path.basename(checkpoint.path), flush=True)
-        for step in range(1000 if checkpoint is None else 1):
-            dray.train.collective.barrier()
-            with tempfile.TemporaryDirectory() as directory:
-                open(os.path.join(directory, "x"), "w").close()
-                dray.train.report({"step": step}, dray.train.Checkpoint(directory))
-            if step == 2:
-                print("third step of", dray.train.get_context().get_world_rank(), flush=True)
-                go_on = os.path.join(os.environ["STORAGE"], "go-on")
-                while not os.path.exists(go_on):
-                    threading.Event().wait(0.02)
-        return "finished"
-
-    try:
-        print(fit(train).return_value)
-    except KeyboardInterrupt as interrupt:
-        print("interrupted:", interrupt)
-"""
-
-
-def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    script = write(tmp_path / "script.py", INTERRUPTED)
-    storage = tmp_path / "runs"
-    with Program(script, storage, SAME_S="100", **variables) as program:
-        program.wait_for("third step")
-        for _ in range(2):  # in the same moment, as from `timeout -s INT`
-            os.kill(program.process.pid, signal.SIGINT)
-        program.wait_for("press Ctrl-C again to stop at once")
-        (storage / "go-on").touch()
-        status, output = program.end()
-    assert status == 0, output
-    assert "interrupted: the run was stopped; run again with RunConfig(name='run')" in output
-    assert "run: ABORTED" in output
-    committed = sorted(p.name for p in (storage / "run").glob("checkpoint_*"))
-    again = run(script, storage, SAME_S="0", **variables)
-    assert f"starts at {committed[-1]}" in again.stdout
-    assert again.stdout.splitlines()[-1] == "finished"
-
-
-def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str], engine: str) -> None:
-    script = write(tmp_path / "script.py", INTERRUPTED)
-    with Program(script, tmp_path / "runs", SAME_S="0", **variables) as program:
-        for _ in range(2):  # both ranks have removed what they have reported
-            program.wait_for("third step")
-        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
-        os.kill(program.process.pid, signal.SIGINT)
-        program.wait_for("press Ctrl-C again")
-        start = time.monotonic()
-        os.kill(program.process.pid, signal.SIGINT)
-        status, output = program.end()
-        assert time.monotonic() - start < AT_ONCE_S[engine]  # not for ever, as the train function
-    assert status == 0, output
-    assert "interrupted:" in output
-    assert survivors(children, within_s=MOMENT_S[engine]) == []
-
-
-def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    """Only rank 0 reports, so only rank 0 can stop on its own; the other is not waited for long."""
-    script = write(
-        tmp_path / "script.py",
-        """
-        def train():
-            rank = dray.train.get_context().get_world_rank()
-            for step in range(10**9):
-                dray.train.collective.barrier()
-                if rank == 0:
-                    dray.train.report({"step": step})
-                    if step == 3:
-                        print("going", flush=True)
-
-        try:
-            fit(train)
-        except KeyboardInterrupt:
-            print("interrupted")
-        """,
-    )
-    with Program(script, tmp_path / "runs", DRAY_STOP_GRACE_S="2", **variables) as program:
-        program.wait_for("going")
-        os.kill(program.process.pid, signal.SIGINT)
-        status, output = program.end()
-    assert status == 0, output
-    assert "interrupted" in output
-
-
-@pytest.mark.parametrize(
-    ("hook", "said"),
-    [("on_start", "interrupted: the run was stopped"), ("on_shutdown", "returned 7")],
-)
-def test_ctrl_c_while_a_framework_is_set_up_or_parts_ends_at_once(
-    tmp_path: Path, variables: dict[str, str], engine: str, hook: str, said: str
-) -> None:
-    script = write(
-        tmp_path / "script.py",
-        """
-        import time
-        from dray.train.backend import Backend, BackendConfig
-
-        class Hangs(Backend):
-            pass
-
-        def hang(self, worker_group, backend_config):
-            print("hanging", flush=True)
-            worker_group.execute(time.sleep, 600)
-
-        setattr(Hangs, os.environ["HOOK"], hang)
-
-        class Config(BackendConfig):
-            backend_cls = Hangs
-
-        trainer = DataParallelTrainer(
-            lambda: 7,
-            backend_config=Config(),
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
-        )
-        try:
-            print("returned", trainer.fit().return_value)
-        except KeyboardInterrupt as interrupt:
-            print("interrupted:", interrupt)
-        """,
-    )
-    with Program(script, tmp_path / "runs", HOOK=hook, **variables) as program:
-        program.wait_for("hanging")
-        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
-        start = time.monotonic()
-        os.kill(program.process.pid, signal.SIGINT)
-        status, output = program.end()
-        assert time.monotonic() - start < AT_ONCE_S[engine]  # not 600 s, as the framework
-    assert status == 0, output
-    assert said in output
-    assert survivors(children, within_s=MOMENT_S[engine]) == []
-
-
-class Parting(BackendConfig):
-    """A framework whose workers do something when the train function has returned.
-
-    Args:
-        part: What they do.
-        options: How they are asked to.
-    """
-
-    def __init__(self, part: Any, **options: Any) -> None:
-        self.part = part
-        self.options = options
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        return PartingBackend
-
-
-class PartingBackend(Backend):
-    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-        worker_group.execute(backend_config.part, **backend_config.options)
-
-
-def on_rank_one(action: Any) -> None:
-    """The others wait for rank 1, as in a barrier at the end."""
-    if dray.train.get_context().get_world_rank() == 1:
-        action()
-    threading.Event().wait()
-
-
-@pytest.mark.parametrize(
-    ("part", "options", "said"),
-    [
-        (
-            functools.partial(on_rank_one, functools.partial(int, "x")),
-            {},
-            "rank 1 failed to shut down cleanly: ValueError: invalid literal",
-        ),
-        (
-            functools.partial(on_rank_one, functools.partial(os._exit, 5)),
-            {},
-            "rank 1 failed to shut down cleanly",
-        ),
-        (
-            functools.partial(on_rank_one, int),
-            {"timeout_s": 0.5},
-            "rank 0 failed to shut down cleanly: TimeoutError: no answer within 0.5 s",
-        ),
-        (None, {"no_such": 1}, "the framework failed to shut down cleanly: TypeError: "),
-    ],
-    ids=["raises", "dies", "hangs", "fails on the driver"],
-)
-def test_a_framework_that_parts_badly_does_not_undo_the_run(
-    storage: Path, engine: str, capfd: Any, monkeypatch: Any, part: Any, options: Any, said: str
-) -> None:
-    monkeypatch.setenv("DRAY_PROGRESS", "1")
-
-    def train() -> list[int]:
-        storage.joinpath(f"pid-{os.getpid()}").touch()
-        return [1]
-
-    trainer = DataParallelTrainer(
-        train,
-        backend_config=Parting(part, **options),
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(
-            name="run", storage_path=storage, failure_config=FailureConfig(max_failures=1)
-        ),
-    )
-    assert trainer.fit().return_value == [1]
-    assert os.listdir(storage / "run/logs") == ["attempt-000"]  # it ran once
-    shown = capfd.readouterr()
-    assert shown.err.count(said) == 1
-    assert shown.err.count("failed to shut down cleanly") == 1
-    assert "run: FINISHED" in shown.out
-    pids = [int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]
-    assert survivors(pids, within_s=MOMENT_S[engine]) == []
-
-
-def test_sigint_handler_is_given_back(storage: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
-    fit(print, storage, workers=1)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_no_output_left_unread_when_the_reader_goes(

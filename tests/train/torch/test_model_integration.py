@@ -18,6 +18,7 @@ import dray.train
 from dray.errors import ConfigError
 from dray.train import Checkpoint, Result, RunConfig, ScalingConfig
 from dray.train.torch import TorchConfig, TorchTrainer, prepare_model
+from tests.support.torch_runs import gather
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -58,13 +59,6 @@ def fit(function: Any, storage: Path, workers: int = 2, config: Any = None) -> R
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(name="run", storage_path=storage),
     ).fit()
-
-
-def gather(value: Any) -> list[Any]:
-    """Return every rank's value."""
-    gathered: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(gathered, value)
-    return gathered
 
 
 def refusal(**options: Any) -> str:
