@@ -28,7 +28,7 @@ What always holds, and the tests try to break:
   asked for or looked at, so nothing is set aside while a request waits.
 * A device is locked against other programs (`device_locks.py`) before it is given out. One that
   another has locked is excluded, as if taken, until it lets it go; placement tries again.
-* A node that has died has nothing; what was held on it is not given back to it.
+* A node that has died has nothing, and gets nothing back; one that is about to go takes no more.
 
 One lock guards all of it. Futures are set outside, since their callbacks may ask for more. A bundle
 is placed in O(nodes); a pass over the queue costs that for each shape that waits, not each request.
@@ -143,7 +143,6 @@ class Ledger:
         self.device_names = {name for node in nodes for name in node.devices}
         self._total = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
         self._free = [total.copy() for total in self._total]
-        # The capacity left if every task ended that waits for nobody.
         self._free_without_tasks = [total.copy() for total in self._total]
         self._queue = RequestQueue()
         self._lock = threading.RLock()
@@ -151,6 +150,7 @@ class Ledger:
         self._excluded: dict[tuple[str, str], Allocation] = {}
         self._aside: dict[Held, Held] = {}
         self.living = set(range(len(self.nodes)))  # by index
+        self._staying = set(self.living)  # those that take something new
         self._paused = False
         self._closed = False
 
@@ -247,16 +247,18 @@ class Ledger:
             for index, node in enumerate(self.nodes):
                 if node.node_id == node_id:
                     self.living.discard(index)
+                    self._staying.discard(index)
                     for capacities in (self._total, self._free, self._free_without_tasks):
                         capacities[index] = Capacity({})
 
     def announce_loss(self, node_id: str, at: float | None) -> None:
         """Take note that a node is about to be taken away, at a time in seconds since the epoch."""
         with self._lock:
-            self.nodes = [
-                replace(node, leaves=True, leaves_at=at) if node.node_id == node_id else node
-                for node in self.nodes
-            ]
+            for index, node in enumerate(self.nodes):
+                if node.node_id == node_id:
+                    self.nodes[index] = replace(node, leaves=True, leaves_at=at)
+                    self._staying.discard(index)
+                    self._total[index] = Capacity({})
 
     def check(self, request: Request) -> Demand:
         """Return the shape of a request; see `Engine.check`."""
@@ -477,7 +479,7 @@ class Ledger:
         self, demand: Demand, capacities: Sequence[Capacity], kept: Kept = NOTHING_KEPT
     ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
-        known: dict[Selector, set[int]] = {(): self.living}
+        known: dict[Selector, set[int]] = {(): self._staying}
         for bundle in demand.bundles:
             if bundle.selector not in known:
                 known[bundle.selector] = self._allowed(bundle.selector)
@@ -492,7 +494,6 @@ class Ledger:
     def _allowed(self, selector: Selector) -> set[int]:
         """Return the nodes that a selector allows, by index."""
         if not selector:
-            return self.living
-        wanted = dict(selector)
-        nodes = self.nodes
-        return {i for i in self.living if labels.matches(wanted, nodes[i].all_labels)}
+            return self._staying
+        wanted, nodes = dict(selector), self.nodes
+        return {i for i in self._staying if labels.matches(wanted, nodes[i].all_labels)}

@@ -18,7 +18,8 @@ __all__ = ["FakeHost", "drain_node", "kill_node", "tpu_slice"]
 def drain_node(node_id: str, deadline_s: float | None = None) -> None:
     """Announce that a simulated node is about to be taken away, which `kill_node` does then.
 
-    Train functions learn of it by `dray.train.get_preemption_info()`. What runs there goes on.
+    Nothing new is placed there. Tasks and actors that run there go on, and so does training until
+    its time is over; train functions learn of it by `dray.train.get_preemption_info()`.
 
     Args:
         node_id: One of those that `dray.init(nodes=[...])` made.
