@@ -158,6 +158,9 @@ class SimulatedEngine:
     def release(self) -> None:
         pass
 
+    def watch_leaving(self, tell: Callable[[], object]) -> Callable[[], None]:
+        return lambda: None
+
     def until_closed(self) -> Future[None]:
         return Future()
 

@@ -34,7 +34,7 @@ EXPECTED = {
     "dray.util.accelerators": "NVIDIA_A100 NVIDIA_H200 AMD_INSTINCT_MI300x GOOGLE_TPU_V6E",
     "dray.train": (
         "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
-        "PreemptionInfo get_preemption_info "
+        "PreemptionError PreemptionInfo get_preemption_info "
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
         "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective "
         "CheckpointUploadMode CheckpointConsistencyMode ReportedCheckpoint "

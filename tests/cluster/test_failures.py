@@ -23,7 +23,7 @@ from ray.core.generated import autoscaler_pb2
 import dray.train
 from dray.engines.ray import cluster
 from dray.engines.ray.bundles import PlacedBundles
-from dray.errors import InfeasibleError, NodeDiedError, WorkerGroupError
+from dray.errors import InfeasibleError, NodeDiedError, PreemptionError, WorkerGroupError
 from dray.train import (
     Checkpoint,
     DataParallelTrainer,
@@ -215,12 +215,31 @@ def test_a_node_that_is_drained_is_no_room(own_cluster: Cluster, storage: Path) 
     assert len(info.preempted_ranks) == 2
     assert 60 < info.deadline_ms / 1000 - time.time() <= 120
 
+    class DrainAtOnce(UserCallback):
+        def after_report(self, *_: Any) -> None:
+            drain(own_cluster, own_cluster.nodes[2], within_s=1)
 
-def drain(cluster: Cluster, node: Any) -> None:
+    def until_its_end() -> None:
+        dray.train.report({})
+        threading.Event().wait()
+
+    with pytest.raises(PreemptionError, match="and ranks 0, 1 with them; some ranks were still"):
+        DataParallelTrainer(
+            until_its_end,
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(
+                storage_path=storage,
+                callbacks=[DrainAtOnce()],
+                failure_config=FailureConfig(max_preemption_failures=0),
+            ),
+        ).fit()
+
+
+def drain(cluster: Cluster, node: Any, within_s: float = 120) -> None:
     """Have Ray put nothing new on a node, as before it is taken away."""
     head = ray._raylet.GcsClient(address=cluster.address)
     preemption = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
-    deadline_ms = int(time.time() * 1000) + 120_000
+    deadline_ms = int((time.time() + within_s) * 1000)
     assert head.drain_node(node.node_id, preemption, "a test", deadline_ms)[0]
 
 

@@ -250,7 +250,7 @@ NAMES = {
 }
 PAIRS = [(module, name) for module, names in NAMES.items() for name in names.split()]
 ABSENT = """
-    SyncConfig NCCLHangError PreemptionError accelerate backward
+    SyncConfig NCCLHangError accelerate backward
     prepare_optimizer TorchXLAConfig BaseTrainer
     HorovodTrainer HorovodConfig
 """
@@ -297,8 +297,6 @@ NEEDS_TORCH = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: FailureConfig(preemption_grace_s=5),
-        lambda: FailureConfig(relax_collectives_on_preemption=True),
         lambda: FailureConfig(0, GIVEN_UP, 3),
         lambda: DataParallelTrainer(print, num_workers=2),  # type: ignore[call-arg]
         lambda: DataParallelTrainer(print, storage_path="s3://runs"),  # type: ignore[call-arg]

@@ -255,10 +255,6 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     },
 }
 
-_ALL_RESTART = (
-    "workers of a node that goes away are all started again, as often as "
-    "FailureConfig(max_preemption_failures=...) allows"
-)
 _OF_TUNE = "it was for trials of Ray Tune, and a run is none"
 _EACH_REPORT = f"{_OF_TUNE}; report() copies each checkpoint when it is called"
 _PRECISION = "use torch.autocast and torch.amp.GradScaler"
@@ -284,7 +280,6 @@ _TRAIN: dict[str, str | Absent] = {
     "data": "DataConfig and get_dataset_shard are names of dray.train",
     "SyncConfig": _gone(_EACH_REPORT),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
-    "PreemptionError": f"{_ALL_RESTART}; then the last WorkerGroupError is raised",
     "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
     "session": "report, get_context and get_checkpoint are names of dray.train",
     **_each(
@@ -403,7 +398,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.train.lightning": _each("LightningTrainer LightningConfigBuilder", _gone(_WRAPPED)),
     "dray.train.xgboost": {"XGBoostPredictor": _gone(_PREDICT)},
     "dray.exceptions": {
-        **{name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
+        "NCCLHangError": _TRAIN["NCCLHangError"],
         **_each(
             "RAY_EXCEPTION_TYPES RayException", "catch RayError, which is the root of all of them"
         ),
@@ -438,8 +433,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             "under the same RunConfig(name=...) to go on",
             unset=(-1, 0),
         ),
-        "relax_collectives_on_preemption": Absent(_ALL_RESTART, unset=(False,)),
-        "preemption_grace_s": Absent(_ALL_RESTART, unset=(0, 0.0)),
     },
     "Checkpoint": {
         **_each(

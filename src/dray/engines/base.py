@@ -275,6 +275,16 @@ class Engine(ABC):
         """
         return lambda: None
 
+    def watch_leaving(self, tell: Callable[[], object]) -> Callable[[], None]:
+        """Call something, on any thread, as a node turns out to be about to go.
+
+        An engine whose nodes may be taken away overrides this.
+
+        Returns:
+            What ends it when it is called.
+        """
+        return lambda: None
+
     @abstractmethod
     def until_closed(self) -> Future[None]:
         """Return a future that `close` cancels, for who waits for nothing else of this engine."""

@@ -42,6 +42,7 @@ DrayError
 └── TrainingFailedError                 fit() did not reach its end
     ├── StartTimeoutError (TimeoutError) because the resources did not become free in time
     ├── WorkerGroupError                because of a worker: the user's function or its process
+    ├── PreemptionError                 because announced nodes were taken away, once too often
     └── ControllerError                 because of the driver: a callback, the storage, dray itself
 """
 
@@ -63,6 +64,7 @@ from dray.errors.storage import StorageError as StorageError
 from dray.errors.task import TaskError as TaskError
 from dray.errors.task import raised_in_task as raised_in_task
 from dray.errors.training import ControllerError as ControllerError
+from dray.errors.training import PreemptionError as PreemptionError
 from dray.errors.training import StartTimeoutError as StartTimeoutError
 from dray.errors.training import TrainingFailedError as TrainingFailedError
 from dray.errors.training import WorkerGroupError as WorkerGroupError

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dray.errors.base import DrayError, mixed_with, text_of
+
+if TYPE_CHECKING:
+    from dray.errors.preemption import PreemptionInfo
 
 
 class TrainingFailedError(DrayError):
@@ -92,6 +96,39 @@ def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
         cause,
         lambda both: both(error.message, error.worker_failures, log_path=error.log_path),
     )
+
+
+class PreemptionError(TrainingFailedError):
+    """Announced nodes were taken away, more often than `max_preemption_failures` allows.
+
+    Args:
+        preemption_info: The nodes and their ranks.
+        drain_timed_out: Whether ranks were still at work when their time was over.
+
+    Example:
+        >>> from dray.train import PreemptionError, PreemptionInfo
+        >>> error = PreemptionError(PreemptionInfo(None, {"node-b": [2, 3]}))
+        >>> error.preemption_info.preempted_node_ids, error.drain_timed_out
+        (['node-b'], False)
+    """
+
+    __module__ = "dray.errors"  # where programs find it
+
+    def __init__(self, preemption_info: PreemptionInfo, drain_timed_out: bool = False) -> None:
+        nodes = ", ".join(preemption_info.preempted_node_ids)
+        ranks = ", ".join(map(str, preemption_info.preempted_ranks))
+        over = "; some ranks were still at work when its time was over" if drain_timed_out else ""
+        super().__init__(
+            f"the run has lost nodes that were announced to go ({nodes}), and ranks {ranks} with "
+            f"them{over}. FailureConfig(max_preemption_failures=...) says how often it starts "
+            "again after that (-1: always); the same RunConfig(name=...) goes on from its newest "
+            "checkpoint"
+        )
+        self.preemption_info = preemption_info
+        self.drain_timed_out = drain_timed_out
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.preemption_info, self.drain_timed_out))
 
 
 class ControllerError(TrainingFailedError):

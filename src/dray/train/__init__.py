@@ -3,7 +3,14 @@
 import typing
 
 from dray.compat.attributes import attach_getattr as _attach_getattr
-from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
+from dray.errors import (
+    ControllerError,
+    PreemptionError,
+    StartTimeoutError,
+    TrainingFailedError,
+    WorkerGroupError,
+)
+from dray.errors.preemption import PreemptionInfo
 from dray.train.backend import BackendConfig
 from dray.train.callback import RunContext, UserCallback
 from dray.train.config import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig
@@ -27,6 +34,7 @@ __all__ = [
     "LoggingConfig",
     "Plan",
     "PlannedWorker",
+    "PreemptionError",
     "PreemptionInfo",
     "ReportedCheckpoint",
     "ReportedCheckpointStatus",
@@ -72,7 +80,7 @@ _HOMES = {
         "ReportedCheckpointStatus",
     ),
     "dray.train.result": ("Result",),
-    "dray.train.worker.preemption": ("PreemptionInfo", "get_preemption_info"),
+    "dray.train.worker.preemption": ("get_preemption_info",),
 }
 
 _attach_getattr(
@@ -101,4 +109,4 @@ if typing.TYPE_CHECKING:
         ReportedCheckpointStatus,
     )
     from dray.train.result import Result
-    from dray.train.worker.preemption import PreemptionInfo, get_preemption_info
+    from dray.train.worker.preemption import get_preemption_info

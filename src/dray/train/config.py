@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from dray.checks import check_flags, fields_of, is_whole, plain, refuse_arrays
+from dray.checks import check_flags, fields_of, is_number, is_whole, plain, refuse_arrays
 from dray.compat.absent_names import GIVEN_UP
 from dray.compat.arguments import check_arguments, checked_arguments
 from dray.compat.attributes import AbsentMember, entry_of
@@ -49,8 +50,12 @@ class FailureConfig:
         controller_failure_limit: -1 or 0: what fails on the driver's side ends the run.
         max_preemption_failures: Number of restarts because a node was lost, which does
             not count as a failure; -1 is without limit.
-        relax_collectives_on_preemption: False.
-        preemption_grace_s: 0.
+        relax_collectives_on_preemption: Whether `report()` and `get_preemption_info()` go on
+            without the ranks of a node that was announced to go and is gone, so that the others can
+            still report a checkpoint. Nothing changes if rank 0 is one of these.
+        preemption_grace_s: Seconds that ranks may run on after the time at which a node was to go;
+            then the run starts again without it. With this or the argument before, those on other
+            nodes run on as the node goes; else all start again at once.
 
     Raises:
         ConfigError: A limit is malformed, or a deprecated argument is given.
@@ -65,8 +70,8 @@ class FailureConfig:
     fail_fast: object = field(default=GIVEN_UP, repr=False, compare=False)
     controller_failure_limit: int = field(default=-1, repr=False)
     max_preemption_failures: int = -1
-    relax_collectives_on_preemption: bool = field(default=False, repr=False)
-    preemption_grace_s: float = field(default=0.0, repr=False)
+    relax_collectives_on_preemption: bool = False
+    preemption_grace_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.check()
@@ -75,6 +80,10 @@ class FailureConfig:
         """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(fields_of(self))
         _check_absent(self, FailureConfig)
+        check_flags(self, "relax_collectives_on_preemption")
+        grace_s = self.preemption_grace_s = plain(self.preemption_grace_s)
+        if not is_number(grace_s) or not 0 <= grace_s <= threading.TIMEOUT_MAX:
+            raise ConfigError(f"preemption_grace_s must be 0 or more seconds, not {grace_s!r}")
         for name in ("max_failures", "max_preemption_failures"):
             limit = plain(getattr(self, name))
             setattr(self, name, limit)

@@ -284,6 +284,9 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     def until_closed(self) -> Future[None]:
         return Future()
 
+    def watch_leaving(self, tell: Callable[[], object]) -> Callable[[], None]:
+        return lambda: None
+
     def start_actor(self, spec: ActorSpec) -> Rank:
         rank = Rank(self, len(self.ranks), self.scripts[len(self.ranks)])
         self.ranks.append(rank)

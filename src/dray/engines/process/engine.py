@@ -110,6 +110,7 @@ class ProcessEngine(LocalEngine):
         self._share_imports = settings.share_imports
         self._stall_warning_s = settings.stall_warning_s
         self._numbers = itertools.count(1)  # the driver itself is 0
+        self._watching_nodes: list[Callable[[], object]] = []
         self._attach_sockets: set[socket.socket] = set()  # of workers that may use tasks and actors
         self._lock = threading.Lock()
         self._closed = False
@@ -193,6 +194,12 @@ class ProcessEngine(LocalEngine):
         """Say that a simulated node is about to be taken away, at a time since the epoch."""
         self._check_known(node_id)
         self._ledger.announce_loss(node_id, at)
+        for tell in list(self._watching_nodes):
+            tell()
+
+    def watch_leaving(self, tell: Callable[[], object]) -> Callable[[], None]:
+        self._watching_nodes.append(tell)
+        return lambda: self._watching_nodes.remove(tell)
 
     def _check_known(self, node_id: str) -> None:
         known = [node.node_id for node in self._ledger.nodes]

@@ -48,7 +48,7 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from dray.engines.ray import cluster, waits
+from dray.engines.ray import cluster, leaving_nodes, waits
 from dray.engines.ray.bundles import PlacedBundles, resources_of
 from dray.engines.ray.connect import connect, own_connection
 from dray.engines.ray.reservations import Reservations
@@ -262,6 +262,9 @@ class RayEngine(Engine):
         # Workers run there if their node has it; Ray has moved them if it was asked to.
         directory = "" if self._has_working_dir else wire.working_directory()
         return wire.Begin(variables, directory, list(sys.path), payload)
+
+    def watch_leaving(self, tell: Callable[[], object]) -> Callable[[], None]:
+        return leaving_nodes.watch(self._connection, tell)
 
     def _is_gone(self, node_id: str) -> bool:
         """Call a node, and return whether it does not answer.

@@ -168,6 +168,11 @@ class Admission:
             self.progress.warn(f"waiting up to {self.limit_s:g} s for resources: {why}")
         return None
 
+    @property
+    def is_broken(self) -> bool:
+        """True if what it has lies on a node that is gone."""
+        return self.reservation is not None and self.reservation.broken
+
     def release(self) -> None:
         """Give back what it has, and take back what it asks for."""
         self._alarm.cancel()

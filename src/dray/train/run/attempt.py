@@ -11,11 +11,12 @@ from typing import Any
 
 from dray.engines.base import Actor, Died
 from dray.engines.rpc import wire
-from dray.errors import RemoteTraceback, WorkerGroupError
+from dray.errors import NodeDiedError, PreemptionError, RemoteTraceback, TrainingFailedError
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.failure import FailureLog, to_error
 from dray.train.run.output.reading import ReadingRecord
+from dray.train.run.preemptions import Preemptions
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
@@ -41,6 +42,7 @@ class Attempt:
         barrier: As `RunConfig.report_barrier`.
         finds_room: Tells, once a checkpoint is committed, whether ranks are to start again with
             more of them: those that wait for it stop there.
+        preemptions: Has what is known of nodes that are about to be taken away.
         alive: The actors whose end is not known.
         running: The ranks whose function has not ended.
         at_failure: The ranks whose function had not ended when the first of them failed.
@@ -54,6 +56,7 @@ class Attempt:
     store: CheckpointStore
     barrier: bool
     finds_room: Callable[[Attempt], bool]
+    preemptions: Preemptions
     failures: FailureLog = field(default_factory=FailureLog)
     at_failure: set[int] = field(default_factory=set)
     stop_at: int | None = None
@@ -92,9 +95,9 @@ class Attempt:
             self.store.secured(rank, message)
         elif isinstance(message, run_messages.CollectiveArrival):
             data = self._collectives.joined(rank, message, time.monotonic())
-            if data is not None:
-                if message.name == preemption.COLLECTIVE:
-                    data = (wire.dump(self.group.preemption(), "what is known of preemptions"),)
+            if data is not None and message.name == preemption.COLLECTIVE:
+                self._tell_preemption(message.sequence)
+            elif data is not None:
                 self.group.tell(run_messages.CollectiveResult(message.sequence, data))
             return data is None
         elif isinstance(message, run_messages.NextReport):
@@ -104,6 +107,11 @@ class Attempt:
         elif isinstance(message, run_messages.Listing):
             self._listings.append((rank, message))
         return False
+
+    def _tell_preemption(self, sequence: int) -> None:
+        info = self.preemptions.told(self.group.positions)
+        data = (wire.dump(info, "what is known of preemptions"),)
+        self.group.tell(run_messages.CollectiveResult(sequence, data))
 
     def settle(self) -> Iterator[Reports]:
         """Do what is due: have files staged, commit; yield the reports that are complete.
@@ -203,9 +211,29 @@ class Attempt:
         self.failures.add(rank, error)
         self.running.discard(rank)
         self._book.failed(rank)
+        if isinstance(error, NodeDiedError):
+            self.preemptions.look(self.group.positions)  # it may have been announced just before
+        if rank in self.preemptions.left_out(self.failures.by_cause()):
+            self._book.leave_out(rank)
+            for sequence in self._collectives.leave_out(rank, preemption.COLLECTIVE):
+                self._tell_preemption(sequence)
         self._agree_to_stop()
 
-    def error(self, failures_so_far: int) -> WorkerGroupError:
+    @property
+    def goes_on(self) -> bool:
+        """True if ranks have failed with their nodes, and the others are to go on for a while."""
+        return bool(self.running) and self.preemptions.spare(self.failures.by_cause())
+
+    @property
+    def loses_nodes(self) -> bool:
+        """True if nodes of it are known to be taken away."""
+        return self.preemptions.info is not None
+
+    def overdue(self) -> dict[int, NodeDiedError]:
+        """Return rank -> its error, of those at work on nodes that were to be gone by now."""
+        return self.preemptions.overdue(self.running)
+
+    def error(self, failures_so_far: int) -> TrainingFailedError:
         """Return what `fit()` raises if the workers are not started again."""
         failures = self.failures.by_cause()
         rank, cause = next(iter(failures.items()))
@@ -221,7 +249,12 @@ class Attempt:
         )
         if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
             error.__cause__ = cause
-        return error
+        info = self.preemptions.info
+        if info is None or not self.preemptions.were_cause(failures):
+            return error
+        preempted = PreemptionError(info, drain_timed_out=not self.preemptions.left_s)
+        preempted.__cause__ = error
+        return preempted
 
     def died(self, event: Died) -> None:
         """Take note that a worker's process has ended."""
@@ -242,14 +275,14 @@ class Attempt:
         return self._book.to_commit()
 
     def under_way(self, within_s: float) -> bool:
-        """Return whether a report that the failed ranks have made may still be committed.
+        """Return whether reports may still be made that are committed though ranks have failed.
 
         Args:
             within_s: As for `ReportTracker.is_behind`.
         """
         if self._book.to_commit():
             return True
-        return self.patient and self._book.is_behind(time.monotonic(), within_s)
+        return self.patient and (self.goes_on or self._book.is_behind(time.monotonic(), within_s))
 
     def waits(self) -> list[Wait]:
         """Return who is waited for; once all functions have returned, whose process goes on."""

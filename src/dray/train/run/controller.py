@@ -15,9 +15,8 @@ Three tables say what an event does; the code between them has no opinion about 
              so is what an actor of an earlier attempt sends, and an alarm that was taken back.
     TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
              what a killed driver has written says how far it had come.
-    _actions one method for each action. An action may end in another move (all workers may be
-             gone at once, and then ALL_WORKERS_EXITED follows), which comes after the state has
-             changed.
+    _actions one method for each action. It may end in another move (ALL_WORKERS_EXITED, if they
+             are gone at once), which comes after the state has changed.
 
 An attempt is one start of the workers: `attempt.py` keeps what they have reported, and who has
 ended how. Between two attempts the reservation stays, unless a node is lost or more are there.
@@ -34,9 +33,6 @@ What holds on every path:
 * The first cause of a failure stays the one that `fit()` raises; what fails after it is a warning.
 * What every rank has reported is committed before their failure, a stop or growth ends the
   attempt; nothing waits for a report that a failed rank has not made.
-* The alarm ends with the state in which it was set.
-
-An event costs O(1) here, but for reports that are not complete, of which there is mostly one.
 """
 
 from __future__ import annotations
@@ -58,6 +54,7 @@ from dray.train.run import events
 from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import CheckpointStore
+from dray.train.run.departure import Departure
 from dray.train.run.events import Alarm, Due, Signal
 from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
@@ -79,7 +76,6 @@ from dray.train.worker.train_worker import Job
 
 _PARTING_S = 5.0
 _SLOW_START_S = 10.0
-_RESIZE_GRACE_S = 1.0
 
 
 @dataclass(eq=False)
@@ -119,13 +115,8 @@ class Controller:
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(mailbox)  # ends with the state in which it was set
-        to_stop = {
-            State.STOPPING: settings.stop_grace_s,
-            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
-            State.CONCLUDING: settings.conclude_grace_s,
-            State.RESIZING: _RESIZE_GRACE_S,
-        }
-        self._grace = Grace(self._alarm, progress, settings.report_grace_s, to_stop)
+        self._departure = Departure(engine, mailbox, progress, allowed)
+        self._grace = Grace.of(settings, self._alarm, progress)
         self._outcome = Outcome(self._policy, progress, directory)
         self._watch = Watch(settings.wait_warning_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
@@ -159,9 +150,8 @@ class Controller:
 
     def status(self) -> TrainingStatus:
         """Return what `dray status` shows. May be called from any thread."""
-        attempt = self._attempt
-        at_work = attempt is not None and self._state in AT_WORK
-        return self.progress.training(attempt.told_waits() if attempt and at_work else [])
+        attempt = self._attempt if self._state in AT_WORK else None
+        return self.progress.training(attempt.told_waits() if attempt else [])
 
     def run(self) -> Outcome:
         """Run until a final state; never leaves a worker or a reservation behind."""
@@ -211,6 +201,7 @@ class Controller:
         self._validations.close()  # asks whether the engine is closed
         self._until_closed.cancel()
         self._alarm.cancel()
+        self._departure.end()
         self._watch.end()
         if self._attempt is not None and self._attempt.alive:
             self._attempt.kill(self.mailbox.get)
@@ -303,6 +294,8 @@ class Controller:
             self.progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
         under_way = self._state in AT_WORK and attempt.under_way(self._grace.after_failure_s)
         self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
+        if self._state is State.DRAINING:
+            self._settle()  # reports may be complete without it
 
     def _settle(self) -> None:
         """Do what became due with a rank's message or its end."""
@@ -320,6 +313,10 @@ class Controller:
                 self._move(Event.MORE_ROOM)
         elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
+
+    def _leave_nodes(self, _: Signal) -> None:
+        for rank, error in self._workers.overdue().items():
+            self._fail(rank, error)
 
     def _finds_room(self, attempt: Attempt) -> bool:
         return self._state is State.RUNNING and self._growth.finds_room(attempt)
@@ -373,7 +370,8 @@ class Controller:
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
         of_reports = (self._store, self.config.report_barrier, self._finds_room)
-        self._attempt = Attempt(self._number, group, self.directory, *of_reports)
+        preemptions = self._departure.preemptions()
+        self._attempt = Attempt(self._number, group, self.directory, *of_reports, preemptions)
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:
@@ -387,6 +385,7 @@ class Controller:
 
     def _run_function(self) -> None:
         self._growth.begin()
+        self._departure.begin()
         if self._stops.asked:  # before they begin, so that the first report is the last
             self._workers.ask_to_stop()
             self.mailbox.put(Signal.STOP_REQUESTED)
@@ -428,8 +427,7 @@ class Controller:
             self.mailbox.put(Signal.BACKED_OFF)
 
     def _back_to_work(self, _: Signal) -> None:
-        reservation = self._admission.reservation
-        anew = self._growth.wanted or (reservation is not None and reservation.broken)
+        anew = self._growth.wanted or self._admission.is_broken or self._workers.loses_nodes
         self._move(Event.NODES_CHANGED if anew else Event.BACKED_OFF)
 
     def _say_closed(self, _: Signal | None = None) -> None:
@@ -495,5 +493,7 @@ class Controller:
         Signal.LOOK_AT_VALIDATION: (_take_validation, ANY),
         Signal.RETRY_VALIDATION: (_take_validation, ANY),
         Signal.GRACE_EXPIRED: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
+        Signal.NODES_LEAVE: (lambda self, _: self._departure.look(self._workers), {State.RUNNING}),
+        Signal.NODES_OVERDUE: (_leave_nodes, {State.RUNNING}),
         Signal.LOOK_AT_WAITS: (_look_at_waits, AT_WORK | {State.FINISHING}),
     }

@@ -26,6 +26,8 @@ class Signal(Enum):
     GRACE_EXPIRED = "reports that have not come by now will not come"
     LOOK_AT_WAITS = "somebody may have waited for long"
     LOOK_AT_VALIDATION = "a validation takes long"
+    NODES_LEAVE = "nodes of the engine may be about to be taken away"
+    NODES_OVERDUE = "it is time to leave the nodes that are to be taken away"
     RETRY_VALIDATION = "a validation that the engine has failed is to start again"
 
 

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.errors import join_names
+from dray.settings import Settings
 from dray.train.run.attempt import Attempt
 from dray.train.run.events import Alarm, Signal
 from dray.train.run.output.progress import Progress
 from dray.train.run.state import AT_WORK, State
+
+_RESIZE_GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,22 @@ class Grace:
     after_failure_s: float
     stopping_s: Mapping[State, float]
 
+    @classmethod
+    def of(cls, settings: Settings, alarm: Alarm, progress: Progress) -> Grace:
+        """Return the times that the user has chosen."""
+        stopping_s = {
+            State.STOPPING: settings.stop_grace_s,
+            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
+            State.CONCLUDING: settings.conclude_grace_s,
+            State.RESIZING: _RESIZE_GRACE_S,
+        }
+        return cls(alarm, progress, settings.report_grace_s, stopping_s)
+
     def give(self, state: State, attempt: Attempt) -> None:
         """Wait from now on."""
         seconds = self.stopping_s.get(state) if not attempt.failures else None
+        if state is State.DRAINING and attempt.goes_on:
+            seconds = attempt.preemptions.left_s
         self.alarm.set(self.after_failure_s if seconds is None else seconds, Signal.GRACE_EXPIRED)
 
     def renew(self, state: State, attempt: Attempt) -> None:

@@ -61,7 +61,7 @@ class Launch:
             for worker in workers:
                 worker.actor.kill()
             raise
-        return WorkerGroup(workers, self.engine.nodes, progress.warn)
+        return WorkerGroup(workers, progress.warn)
 
     def give_ranks(self, group: WorkerGroup, attempt: int, checkpoint: Committed | None) -> None:
         """Tell workers that have started which rank each has, and from where to go on.

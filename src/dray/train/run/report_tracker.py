@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from dray.errors import TrainingFailedError
@@ -204,6 +204,16 @@ class ReportTracker:
             self._failed.add(rank)
             self._failed_at = min(self._newest[rank], self._failed_at)
 
+    def leave_out(self, rank: int) -> None:
+        """Have reports be complete without a failed rank, and without files that only it had."""
+        self._counts.leave(rank, self._newest[rank])
+        for entry in self._open.values():
+            if not entry.shares:
+                entry.files.pop(rank, None)
+            elif rank in entry.staging:
+                entry.staging.discard(rank)
+                entry.take_trouble(rank, "its node went before it had copied its files")
+
     def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports that every rank has made now, if they have files to stage, divided."""
         for entry in self._open.values():
@@ -316,6 +326,7 @@ class CollectiveTracker:
 
     def __init__(self, world_size: int) -> None:
         self._ranks = set(range(world_size))
+        self._left_out: dict[str, set[int]] = {}  # of collectives of a name
         self._open: dict[int, dict[int, CollectiveArrival]] = {}
         self._since: dict[int, float] = {}
 
@@ -337,11 +348,23 @@ class CollectiveTracker:
                 f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
                 "must call the same ones in the same order"
             )
-        if len(come) < len(self._ranks):
+        if len(come) < len(self._ranks) and not self._have_come(come):
             return None
         del self._since[message.sequence]
         del self._open[message.sequence]
         return tuple(data for each in sorted(come) for data in come[each].data)
+
+    def leave_out(self, rank: int, name: str) -> list[int]:
+        """Have collectives of a name do without a rank; return those that are complete so."""
+        self._left_out.setdefault(name, set()).add(rank)
+        done = [sequence for sequence, come in self._open.items() if self._have_come(come)]
+        for sequence in done:
+            del self._open[sequence], self._since[sequence]
+        return done
+
+    def _have_come(self, come: Mapping[int, CollectiveArrival]) -> bool:
+        left_out = self._left_out.get(next(iter(come.values())).name)
+        return left_out is not None and self._ranks - left_out <= come.keys()
 
     def waits(self) -> Iterator[Wait]:
         """Yield who is waited for in which collective."""

@@ -44,7 +44,7 @@ class Event(str, Enum):
     MORE_ROOM = "room for more workers"
     STOPPED = "train function stopped on every rank"
     WORKER_FAILED = "a worker failed"
-    FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
+    FAILED_AMID_REPORT = "a worker failed, reports may still be made"
     DRAINED = "no report is under way any more"
     ALL_WORKERS_EXITED = "all workers gone"
     EXITED_AMID_VALIDATION = "all workers gone, validations left"

@@ -13,13 +13,8 @@ from dray.engines.base import Actor, Started
 from dray.errors import text_of
 from dray.scheduling.requests import Node
 from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
-from dray.train.run.output.line_dedup import describe_ranks
-from dray.train.worker.preemption import PreemptionInfo
 from dray.train.worker.run_messages import Assignment
 from dray.user_warnings import warn_user
-
-# Seconds between two looks, each of which asks a cluster.
-_EVERY_S = 1.0
 
 
 @dataclass(eq=False)
@@ -73,60 +68,8 @@ class Interrupted(Exception):
     """Workers are waited for no longer, because of Ctrl-C."""
 
 
-class Preemptions:
-    """Looks at the nodes of an attempt as its ranks ask, and tells the user what it finds.
-
-    Args:
-        nodes: Returns the nodes of the cluster.
-        warn: Tells the user something.
-    """
-
-    def __init__(self, nodes: Callable[[], list[Node]], warn: Callable[[str], object]) -> None:
-        self._nodes = nodes
-        self._warn = warn
-        self._looked_at = -_EVERY_S
-        self._leaving: dict[str, float | None] = {}  # when each will be gone
-
-    def of(self, positions: Sequence[RankAssignment]) -> PreemptionInfo | None:
-        """Return what ranks at these places are told."""
-        now = time.monotonic()
-        if now - self._looked_at >= _EVERY_S:
-            self._looked_at = now
-            self._look(positions)
-        if not self._leaving:
-            return None
-        times = [at for at in self._leaving.values() if at is not None]
-        return PreemptionInfo(
-            round(min(times) * 1000) if times else None,
-            {node_id: _ending_with(node_id, positions) for node_id in self._leaving},
-        )
-
-    def _look(self, positions: Sequence[RankAssignment]) -> None:
-        own = {position.place.node.node_id for position in positions}
-        for node in self._nodes():
-            if not node.leaves or node.node_id not in own:
-                continue
-            if node.node_id not in self._leaving:
-                left = "" if node.leaves_at is None else f" in {node.leaves_at - time.time():.0f} s"
-                ranks = describe_ranks(_ending_with(node.node_id, positions))
-                self._warn(f"node {node.title} is to be taken away{left}, and {ranks} with it")
-            self._leaving[node.node_id] = node.leaves_at
-
-
-def _ending_with(node_id: str, positions: Sequence[RankAssignment]) -> list[int]:
-    slices = {p.place.slice_name for p in positions if p.place.node.node_id == node_id} - {""}
-    return [
-        position.rank
-        for position in positions
-        if position.place.node.node_id == node_id or position.place.slice_name in slices
-    ]
-
-
 class WorkerGroup:
     """The workers of one attempt, by rank; backends run functions on them.
-
-    Args:
-        nodes: Returns the nodes of the cluster.
 
     Attributes:
         workers: The workers; by rank, once they have ranks.
@@ -137,13 +80,11 @@ class WorkerGroup:
     def __init__(
         self,
         workers: Sequence[WorkerState],
-        nodes: Callable[[], list[Node]],
         warn: Callable[[str], object] = warn_user,
     ) -> None:
         self.workers = list(workers)
         self.warn = warn
         self.collectives = ""
-        self._preemptions = Preemptions(nodes, warn)
         self._unstarted = {worker for worker in workers if worker.started is None}
         self._by_actor = {worker.actor: worker for worker in workers}
         self._done: SimpleQueue[Future[object] | None] = SimpleQueue()
@@ -205,10 +146,6 @@ class WorkerGroup:
     def positions(self) -> list[RankAssignment]:
         """The nodes and addresses of the workers, by rank."""
         return [worker.position for worker in self.workers if worker.position is not None]
-
-    def preemption(self) -> PreemptionInfo | None:
-        """Return which nodes of these are about to be taken away, if any."""
-        return self._preemptions.of(self.positions)
 
     def __len__(self) -> int:
         """Return the number of workers."""
