@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
-from dray.errors import ActorError, ConfigError
+from dray.errors import ActorError, ConfigError, SerializationError
 from dray.util.multiprocessing import Pool, TimeoutError
 from tests.support.gates import PATIENCE_S, Gate
 
@@ -31,6 +34,10 @@ def root_of(square: int) -> float:
 
 def add(a: int, b: int = 0) -> int:
     return a + b
+
+
+def sum_of(array: Any, more: Any) -> float:
+    return float(array.sum() + more.sum())
 
 
 def append_line(path: Path, text: str) -> None:
@@ -64,6 +71,37 @@ def test_errors_are_those_of_the_function(pool: Pool) -> None:
     failed = pool.apply_async(root_of, (-1,))
     failed.wait()
     assert not failed.successful()
+
+
+def two_then_error() -> Iterator[int]:
+    yield 1
+    yield 4
+    raise KeyError("no more")
+
+
+def test_what_an_iterable_raises_comes_after_its_results(pool: Pool) -> None:
+    results = pool.imap(root_of, two_then_error())
+    assert [next(results), next(results)] == [1, 2]
+    with pytest.raises(KeyError):
+        next(results)
+    assert list(results) == []
+    unpicklable = psutil.Process().open_files
+    results = pool.imap(type, [1, unpicklable, unpicklable, "a"])
+    assert next(results) is int
+    for _ in range(2):
+        with pytest.raises(SerializationError):
+            next(results)
+    assert list(results) == [str]
+
+
+def test_a_closed_pool_does_what_it_was_given(tmp_path: Path) -> None:
+    pool, path = Pool(2), tmp_path / "written"
+    results, unordered = pool.imap(add, range(9)), pool.imap_unordered(add, range(9))
+    pool.imap(functools.partial(append_line, path), range(5))  # nobody reads these
+    pool.close()
+    assert (list(results), sorted(unordered)) == (list(range(9)), list(range(9)))
+    pool.join()
+    assert sorted(path.read_text().split()) == list("01234")
 
 
 def test_a_slow_first_result_holds_up_no_actor(pool: Pool, gate: Gate) -> None:
@@ -111,8 +149,12 @@ def test_terminate_ends_all_at_once(gate: Gate) -> None:
     pool = Pool(2, maxtasksperchild=1)
     result = pool.apply_async(gate.pass_through)
     process = psutil.Process(int(gate.heard()[0]))
+    endless = pool.imap_unordered(add, itertools.count())
+    next(endless)
     pool.terminate()
     pool.join()
+    with pytest.raises((ActorError, ConfigError)):
+        list(endless)
     with pytest.raises(ActorError):
         result.get()
     process.wait(PATIENCE_S)
@@ -122,6 +164,35 @@ def test_terminate_ends_all_at_once(gate: Gate) -> None:
 def test_what_no_pool_can_be_made_of(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="process"):
         Pool(**arguments)
+
+
+class Counted(np.ndarray[Any, np.dtype[np.float64]]):
+    """An array that counts how often it is pickled."""
+
+    pickled = 0
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        type(self).pickled += 1
+        return np.asarray(self).__reduce_ex__(protocol)
+
+
+def test_joblib_stores_a_large_array_once_for_a_call() -> None:
+    joblib = pytest.importorskip("joblib")
+    from dray.util.joblib import register_ray
+
+    register_ray()
+    array: Any = np.zeros(1 << 18).view(Counted)
+    with joblib.parallel_config(backend="ray", n_jobs=2), joblib.Parallel(batch_size=1) as run:
+        for value in (1, 2):
+            array[:] = value
+            found = run(joblib.delayed(np.add)(array[:2], 0) for _ in range(2))
+            found += run(joblib.delayed(sum_of)(array, more=array) for _ in range(5))
+            assert [each.tolist() for each in found[:2]] == [[value, value]] * 2
+            assert found[2:] == [value * 2**19] * 5
+        Counted.pickled = 0
+        run(joblib.delayed(sum_of)(array, more=array) for _ in range(5))
+        assert Counted.pickled == 1
+        run(joblib.delayed(sum_of)(np.ones(1 << 18), np.ones(1 << 18)) for _ in range(3))
 
 
 def test_joblib_works_in_actors() -> None:

@@ -81,6 +81,7 @@ class Pool:
         self._replaced: list[ActorHandle] = []
         self._ends: list[ObjectRef] = []
         self._callbacks: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._unsent: set[ResultIterator] = set()  # those that have chunks to give yet
         get([actor.__ray_ready__.remote() for actor in self._actors])
 
     def apply(
@@ -109,7 +110,6 @@ class Pool:
             callback: Called with the result, in a thread.
             error_callback: Called with what the function has raised.
         """
-        self._check_running()
         call = self._begin(func, [(args or (), kwargs or {})])
         return AsyncResult(self, [call], True, callback, error_callback)
 
@@ -159,6 +159,9 @@ class Pool:
     ) -> ResultIterator:
         """Return the results one by one, in order; the iterable is read as far as there is room.
 
+        `close()` reads the rest of it. What the iterable raises comes after the results of what it
+        has given before.
+
         Args:
             func: The function.
             iterable: The values to call it with.
@@ -176,13 +179,13 @@ class Pool:
 
     def close(self) -> None:
         """Take no more work; the actors end when theirs is done."""
-        if self._running:
-            self._running = False
-            self._ends += [actor.__ray_terminate__.remote() for actor in self._actors]
+        for results in list(self._unsent):
+            results.submit_rest(self._turns)
+        self._stop()
 
     def terminate(self) -> None:
         """End the actors at once; the work that they had raises."""
-        self.close()
+        self._stop()
         for actor in (*self._replaced, *self._actors):
             kill(actor)
 
@@ -205,6 +208,11 @@ class Pool:
     def __exit__(self, *error: object) -> None:
         self.terminate()
 
+    def _stop(self) -> None:
+        if self._running:
+            self._running = False
+            self._ends += [actor.__ray_terminate__.remote() for actor in self._actors]
+
     def _map(
         self,
         func: Function,
@@ -223,6 +231,7 @@ class Pool:
 
     def _begin(self, func: object, calls: Sequence[Call], index: int | None = None) -> ObjectRef:
         """Give some calls of a function to the actor whose turn it is, or to a certain one."""
+        self._check_running()
         index = next(self._turns) if index is None else index
         results: ObjectRef = self._actors[index].run.remote(func, calls)
         left = self._left[index]
@@ -347,8 +356,9 @@ class ResultIterator(Iterator[Any]):
         self._chunks = _chunks(((value,) for value in iterable), plain(chunksize) or 1)
         self._under_way: dict[ObjectRef, int] = {}  # which actor has it
         self._ended: set[ObjectRef] = set()
-        self._order: deque[ObjectRef] = deque()  # in which what has ended is taken
+        self._order: deque[ObjectRef | Exception] = deque()  # in which what has ended is taken
         self._results: deque[Any] = deque()
+        pool._unsent.add(self)
         for index in range(len(pool._actors)):
             self._submit(index)
 
@@ -365,12 +375,17 @@ class ResultIterator(Iterator[Any]):
         limit = seconds(timeout)
         deadline = None if limit is None else time.monotonic() + limit
         while not self._results:
-            if self._order and self._order[0] in self._ended:
-                call = self._order.popleft()
-                self._ended.remove(call)
-                self._results.extend(*_results_of([call]))
+            first = self._order[0] if self._order else None
+            if isinstance(first, Exception):
+                self._order.popleft()
+                raise first
+            if first is not None and first in self._ended:
+                self._order.popleft()
+                self._ended.remove(first)
+                self._results.extend(*_results_of([first]))
             elif not self._under_way:
-                raise StopIteration
+                if not self._submit(0):
+                    raise StopIteration
             elif not self._collect(None if deadline is None else deadline - time.monotonic()):
                 raise TimeoutError(f"no result came within {timeout} seconds")
         return self._results.popleft()
@@ -388,13 +403,29 @@ class ResultIterator(Iterator[Any]):
             self._submit(self._under_way.pop(call))
         return bool(ended)
 
-    def _submit(self, index: int) -> None:
-        """Give the next chunk to an actor, unless there is none or the pool is closed."""
-        if self._pool._running and (chunk := next(self._chunks, None)):
+    def submit_rest(self, turns: Iterator[int]) -> None:
+        """Give the actors, in turns, all that is left."""
+        while self._submit(next(turns)):
+            pass
+
+    def _submit(self, index: int) -> bool:
+        """Give the next chunk to an actor; return whether there was one, or an error in its place.
+
+        That is of the iterable, or of values that cannot be sent.
+        """
+        try:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                self._pool._unsent.discard(self)
+                return False
             call = self._pool._begin(self._function, chunk, index)
-            self._under_way[call] = index
-            if self._ordered:
-                self._order.append(call)
+        except Exception as error:  # noqa: BLE001 (it belongs to whoever gets the result)
+            self._order.append(error)
+            return True
+        self._under_way[call] = index
+        if self._ordered:
+            self._order.append(call)
+        return True
 
 
 class _Worker:
