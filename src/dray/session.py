@@ -293,11 +293,21 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
         >>> dray.is_initialized()
         False
     """
-    global _engine, _options, _ahead
     with _lock:
-        if _is_owner() and _engine is not None:
-            _engine.close()
-        _engine, _options, _ahead = None, None, False
+        try:
+            if _is_owner() and _engine is not None:
+                _engine.close()
+        except EngineError:  # refused: nothing has ended
+            raise
+        except BaseException:  # of a handler, such as Ctrl-C's, which ran when all had ended
+            _forget_engine()
+            raise
+        _forget_engine()
+
+
+def _forget_engine() -> None:
+    global _engine, _options, _ahead
+    _engine, _options, _ahead = None, None, False
 
 
 def current_engine() -> Engine:

@@ -213,6 +213,16 @@ def test_handlers_that_others_set_meanwhile_are_theirs_again() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_session_whose_end_is_interrupted_has_ended(gate: Gate) -> None:
+    waiting = held.remote(gate).future()
+    gate.heard()
+    waiting.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
+    interrupted(dray.shutdown)
+    assert waiting.done()
+    assert not dray.is_initialized()
+    assert dray.get(echo.remote(1)) == 1
+
+
 def test_what_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
