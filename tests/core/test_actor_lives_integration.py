@@ -56,6 +56,11 @@ class Mortal:
     def leave(self) -> None:
         dray.exit_actor()
 
+    def leave_and_return(self) -> str:
+        with contextlib.suppress(SystemExit):
+            dray.exit_actor()
+        return "left"
+
     def hold(self, gate: Gate) -> str:
         gate.pass_through()
         return "held"
@@ -200,6 +205,15 @@ def test_exit_actor_ends_it_for_good() -> None:
     process = psutil.Process(dray.get(mortal.pid.remote()))
     with pytest.raises(ActorDiedError):
         dray.get(mortal.leave.remote())
+    process.wait(PATIENCE_S)
+    with pytest.raises(ActorDiedError):
+        dray.get(mortal.call.remote())
+
+
+def test_exit_actor_ends_it_also_if_the_call_goes_on() -> None:
+    mortal = Mortal.options(max_restarts=5).remote()
+    process = psutil.Process(dray.get(mortal.pid.remote()))
+    assert dray.get(mortal.leave_and_return.remote()) == "left"
     process.wait(PATIENCE_S)
     with pytest.raises(ActorDiedError):
         dray.get(mortal.call.remote())

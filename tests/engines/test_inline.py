@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import subprocess
@@ -74,6 +75,11 @@ class Counter:
 
     def leave(self) -> None:
         dray.exit_actor()
+
+    def leave_and_return(self) -> str:
+        with contextlib.suppress(SystemExit):
+            dray.exit_actor()
+        return "left"
 
     def where(self) -> tuple[str | None, str | None, dict[str, float]]:
         here = dray.get_runtime_context()
@@ -423,6 +429,10 @@ def test_kill_exit_and_restart() -> None:
     counter = Counter.remote()
     with pytest.raises(ActorDiedError, match="exit_actor"):
         dray.get(counter.leave.remote())
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        dray.get(counter.add.remote())
+    counter = Counter.options(max_restarts=1).remote()
+    assert dray.get(counter.leave_and_return.remote()) == "left"
     with pytest.raises(ActorDiedError, match="exit_actor"):
         dray.get(counter.add.remote())
     with pytest.raises(ConfigError):

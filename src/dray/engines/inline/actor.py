@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from dray.engines.inline.execution import Gate, Host, Work, begin, perform, submit
 from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled, store
@@ -72,7 +72,7 @@ class InlineGroup(Pickled, Group):
 
         def deliver(held: Future[Reservation]) -> None:
             gone = self.removed or held.cancelled()
-            settled(_removed() if gone else itself, ref.outcome)
+            settled(self._removed() if gone else itself, ref.outcome)
 
         self._held.add_done_callback(deliver)
         return ref
@@ -80,7 +80,7 @@ class InlineGroup(Pickled, Group):
     def wait(self, timeout_s: float | None) -> bool:
         concurrent.futures.wait([self._held], timeout_s)
         if self.removed:
-            raise _removed()
+            raise self._removed()
         return self._held.done()
 
     def remove(self) -> None:
@@ -88,7 +88,7 @@ class InlineGroup(Pickled, Group):
             return
         self.removed = True
         for actor in list(self.actors):
-            actor.end("its placement group was removed")
+            actor.end(f"it ended with its {self.title}, which was removed")
         if not self._held.cancel():
             self._held.result().release()
 
@@ -99,9 +99,13 @@ class InlineGroup(Pickled, Group):
         state = "REMOVED" if self.removed else "CREATED" if held else "PENDING"
         return self.spec.describe(self.key, state, nodes)
 
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.spec.title(self.key)
 
-def _removed() -> GroupRemovedError:
-    return GroupRemovedError("the placement group was removed")
+    def _removed(self) -> GroupRemovedError:
+        return GroupRemovedError(f"{self.title} was removed")
 
 
 class InlineObject(Pickled, Host, ActorBackend):
@@ -133,6 +137,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         self._held = held
         self._forgotten = forgotten
         self._restarts = 0
+        self._exiting = False
         self._object: Any = None
         self._pending: list[Future[Stored]] = []
         self._make()
@@ -223,6 +228,15 @@ class InlineObject(Pickled, Host, ActorBackend):
             return returned
 
         return call
+
+    def exit(self) -> NoReturn:
+        """Have the call that runs end with the actor, or the actor with the call."""
+        self._exiting = True
+        raise ExitActor(0)
+
+    def call_over(self) -> None:
+        if self._exiting:
+            self.end("it has left by exit_actor()")
 
     def leave(self, error: SystemExit) -> DrayError:
         """End the actor, as one of its calls exits; return that call's error.

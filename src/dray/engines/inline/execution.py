@@ -81,6 +81,9 @@ class Host:
         """Take the exit of a call; return that call's error."""
         return WorkerDiedError(actor_host.exit_status(error))
 
+    def call_over(self) -> None:
+        """Take note that a call has ended otherwise."""
+
 
 @dataclass(kw_only=True)
 class Work:
@@ -156,6 +159,7 @@ class Work:
                     return error.with_traceback(None)  # which would keep the actor
                 try:
                     await part(args, kwargs)
+                    self.host.call_over()
                     return None
                 except bdb.BdbQuit:  # `q` in the debugger ends the program
                     raise
@@ -164,6 +168,7 @@ class Work:
                     if not self.retries or self.host.loop is not None or self.host.gone:
                         return death
                 except Exception as error:  # noqa: BLE001 (it belongs to who gets)
+                    self.host.call_over()
                     raised = error.stop if isinstance(error, _Stopped) else error
                     again = self.retry_on
                     if isinstance(again, tuple):

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, cast
 
-from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
+from dray.engines.inline.actor import InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
 from dray.engines.inline.values import InlineRef, settled, store, store_arguments
 from dray.engines.local import describe_node, nodes_of
@@ -320,9 +320,10 @@ class InlineRuntime(Runtime):
         return work.host if work is not None and isinstance(work.host, InlineObject) else None
 
     def exit_actor(self) -> None:
-        if self.own_actor() is None:
+        own = self.own_actor()
+        if not isinstance(own, InlineObject):
             raise ConfigError("exit_actor(): this code does not run in an actor")
-        raise ExitActor(0)
+        own.exit()
 
     def nodes(self) -> list[Described]:
         return [describe_node(node) for node in self._ledger.nodes]
