@@ -306,6 +306,7 @@ TASK_OPTIONS = [
     ({"scheduling_strategy": "RANDOM"}, "scheduling_strategy"),
     ({"label_selector": {"zone": "in("}}, "label_selector"),
     ({"label_selector": ""}, "label_selector"),
+    ({"label_selector": {"a b": "x"}}, "label_selector: 'a b' is no name of a label"),
     ({"runtime_env": {"variables": {}}}, "env_vars"),
     ({"runtime_env": {"env_vars": {"A": 1}}}, "env_vars"),
 ]

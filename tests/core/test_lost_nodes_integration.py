@@ -10,7 +10,11 @@ import pytest
 import dray
 import dray.testing
 from dray.errors import ActorDiedError, InfeasibleError, NodeDiedError
-from dray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from dray.util import placement_group, placement_group_table, remove_placement_group
+from dray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 from tests.support.gates import PATIENCE_S, Gate, gone, until
 
 
@@ -59,6 +63,45 @@ def test_what_waits_for_a_lost_node_does_not_wait_for_ever(gate: Gate) -> None:
         dray.get(hard.remote(), timeout=PATIENCE_S)
     with pytest.raises(InfeasibleError):
         dray.get(hard_actor.remote().where.remote(), timeout=PATIENCE_S)
+
+
+def test_a_group_loses_the_bundles_of_a_lost_node() -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+    assert group.wait(PATIENCE_S)
+    at = placement_group_table(group)["bundles_to_node_id"]
+    (lost,) = (index for index, node_id in at.items() if node_id == "b")
+
+    def within(bundle: int) -> dict[str, Any]:
+        return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle)}
+
+    task = dray.remote(node)
+    before = task.options(**within(lost))
+    assert dray.get(before.remote()) == "b"
+    dray.testing.kill_node("b")
+    assert placement_group_table(group)["state"] == "RESCHEDULING"
+    assert [dray.get(task.options(**within(i)).remote()) for i in (1 - lost, -1)] == ["a", "a"]
+    for in_lost in (before, task.options(name="another", **within(lost))):
+        with pytest.raises(InfeasibleError, match="gone with their nodes"):
+            dray.get(in_lost.remote(), timeout=PATIENCE_S)
+    free = dray.available_resources()["CPU"]
+    remove_placement_group(group)
+    until(lambda: dray.available_resources()["CPU"] == free + 1)
+
+
+def test_an_actor_that_asks_nothing_goes_where_there_are_cpus() -> None:
+    dray.shutdown()
+    none = {"node_id": "none", "num_cpus": 0, "resources": {"disk": 1}}
+    dray.init(engine="process", nodes=[none, {"node_id": "cpu", "num_cpus": 1}])
+    kind = dray.remote(Placed)
+    actors = [kind.remote() for _ in range(3)]  # more than there are CPUs
+    assert dray.get([actor.where.remote() for actor in actors]) == ["cpu"] * 3
+    assert dray.get(kind.options(num_cpus=0).remote().where.remote()) == "none"
+    group = placement_group([{"disk": 1}, {"CPU": 1}])
+    inside = kind.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group)).remote()
+    assert dray.get(inside.where.remote()) == "cpu"
+    dray.testing.kill_node("cpu")
+    with pytest.raises(InfeasibleError, match="no node offers CPU"):
+        kind.remote()
 
 
 def test_an_actor_of_a_lost_node_is_made_again_elsewhere_if_it_may() -> None:

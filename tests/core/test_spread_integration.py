@@ -41,3 +41,32 @@ def test_actors_that_hold_nothing_use_all_nodes(zones: str) -> None:
     actors = [Placed.remote() for _ in range(2)]
     found = dray.get([actor.where.remote() for actor in actors], timeout=PATIENCE_S)
     assert len(set(found)) == 2
+
+
+@pytest.mark.parametrize("cpus", [1, 0])
+def test_tasks_that_follow_one_another_use_all_nodes(cpus: int, zones: str) -> None:
+    if zones == "ray":
+        pytest.skip("Ray may give a task the process of the one before")
+
+    @dray.remote(num_cpus=cpus, scheduling_strategy="SPREAD")
+    def where() -> str:
+        return node()
+
+    found = [dray.get(where.remote()) for _ in range(4)]
+    assert found[0] != found[1]
+    assert found[:2] == found[2:]
+
+
+def test_nodes_of_different_sizes_take_turns() -> None:
+    dray.shutdown()
+    dray.init(engine="process", nodes=[{"num_cpus": 1}, {"num_cpus": 8}, {"num_cpus": 0}])
+
+    @dray.remote
+    class Placed:
+        def where(self) -> str:
+            return node()
+
+    spread = Placed.options(num_cpus=0.5, scheduling_strategy="SPREAD")
+    actors = [spread.remote() for _ in range(4)]
+    found = dray.get([actor.where.remote() for actor in actors], timeout=PATIENCE_S)
+    assert found == ["node-0", "node-1", "node-0", "node-1"]

@@ -195,10 +195,10 @@ def test_strict_strategies_are_strict() -> None:
 
 
 def test_impossible_requests_say_both_numbers() -> None:
-    with pytest.raises(
-        InfeasibleError, match=r"9 CPU asked, 7 CPU exist.*Nearest node: n0 with 4 CPU"
-    ):
+    with pytest.raises(InfeasibleError, match=r"9 CPU asked, 7 CPU exist.* node: n0 with 4 CPU"):
         ledger(4, 3).reserve(Request([{"CPU": 1}] * 9, "PACK"))
+    with pytest.raises(InfeasibleError, match=r"48\.83 KiB memory asked, 4\.883 KiB"):
+        Ledger([Node("n", "", {"memory": 5000})]).check(Request([{"memory": 50_000}]))
     with pytest.raises(InfeasibleError, match=r"no node offers TPU \(nodes offer CPU, GPU\)"):
         ledger(4).reserve(Request([{"TPU": 1}], "PACK"))
 

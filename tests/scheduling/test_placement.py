@@ -51,11 +51,9 @@ def model_fill(
         each, wasteful = left[index], wastes(demand, left[index])
         if not demand.strategy.endswith("SPREAD"):
             return -used[index], 0, wasteful, 0
-        cpus = each.quantities.get("CPU", 0)
         if len(demand.bundles) > 1:
-            return used[index], -cpus, False, 0
-        names = {name for name, _ in demand.bundles[0].quantities}
-        return 0, -cpus if "CPU" in names else 0, bool(names) and wasteful, each.last_taken
+            return used[index], -each.quantities.get("CPU", 0), False, 0
+        return 0, each.last_taken, wasteful, 0
 
     chosen = [-1] * len(demand.bundles)
     for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
@@ -210,8 +208,8 @@ def test_whose_turn_it_is(strategy: str, expected: list[int] | None) -> None:
         ("PACK", bundle(CPU=1, GPU=1), 0),
         ("PACK", bundle(CPU=3), 2),
         ("PACK", bundle(CPU=4), 3),
-        ("SPREAD", bundle(CPU=1), 3),
-        ("SPREAD", bundle(CPU=1, GPU=1), 3),
+        ("SPREAD", bundle(CPU=1), 1),
+        ("SPREAD", bundle(CPU=1, GPU=1), 0),
     ],
 )
 def test_one_bundle_spares_the_devices_that_it_does_not_ask_for(

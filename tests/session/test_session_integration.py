@@ -37,6 +37,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ({"resources": {1: 1}}, "resources must be a dict of names to quantities; 1 is no name"),
         ({"labels": "x"}, "labels must be a dict of names to text, not 'x'"),
         ({"labels": {"zone": 1}}, r"labels\['zone'\] must be text, .*, such as '1', not 1"),
+        ({"labels": {"a/b/c": "x"}}, "labels: 'a/b/c' is no name of a label"),
+        ({"labels": {"zone": "a b"}}, r"labels\['zone'\] has letters, digits .*, and is not 'a b'"),
         ({"object_store_memory": "1GB"}, "object_store_memory must be a number of bytes"),
         ({"object_store_memory": 1.5}, "object_store_memory must be .* a whole one"),
         ({"object_store_memory": 2**63}, r"object_store_memory must be .* to 2\*\*46"),

@@ -19,6 +19,7 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.device_locks import lock_name
+from dray.scheduling.labels import check_name, check_value
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
@@ -228,6 +229,9 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
                     f"{what}[{key!r}] must be text, which is what label selectors ask for, such as "
                     f"{str(value)!r}, not {value!r}"
                 )
+            else:
+                check_name(key, what)
+                check_value(value, f"{what}[{key!r}]")
 
 
 def _check_quantity(value: object, what: str) -> None:

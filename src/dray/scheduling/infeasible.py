@@ -11,7 +11,7 @@ from dray.accelerators.node_names import ACCELERATOR_TYPE, POD_TYPE_LABEL, SLICE
 from dray.accelerators.type_names import meant
 from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, Capacity, Quantities, from_fixed
+from dray.scheduling.capacity import UNIT, Capacity, Quantities, bytes_in_words, from_fixed
 from dray.scheduling.placement import Bundle, Demand, Selector, place
 from dray.scheduling.requests import Node, Slices
 from dray.scheduling.tpu_slices import hosts_of_slices
@@ -89,7 +89,7 @@ def _asked(demand: Demand) -> Quantities:
     """Return what the bundles ask for in all."""
     asked: Quantities = {}
     for bundle in demand.bundles:
-        for name, units in bundle.quantities:
+        for name, units in (*bundle.quantities, *bundle.offered):
             asked[name] = asked.get(name, 0) + units
     if demand.slices is not None:  # how slices are taken is nothing to tell
         asked.pop(demand.slices.head, None)
@@ -144,7 +144,7 @@ def _do_not_fit(demand: Demand) -> str:
         (bundle,) = demand.bundles
         where = ", ".join(f"{name}={value}" for name, value in bundle.selector)
         node = f"node with the labels {where}" if where else "single node"
-        return f"no {node} has {_describe(dict(bundle.quantities))}"
+        return f"no {node} has {_describe(_asked(demand))}"
     selectors = any(bundle.selector for bundle in demand.bundles)
     return (
         f"the {len(demand.bundles)} bundles do not fit the nodes under strategy {demand.strategy}"
@@ -282,7 +282,7 @@ def _some(names: Sequence[str], between: str = ", ") -> str:
 
 def _amount(name: str, units: int) -> str:
     if name == "memory":
-        return f"{units / UNIT / 2**30:.1f} GiB"
+        return bytes_in_words(units / UNIT)
     return f"{units / UNIT:g}"
 
 

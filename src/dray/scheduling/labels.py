@@ -11,7 +11,9 @@ from dray.errors import ConfigError
 NODE_ID = "ray.io/node-id"
 # A selector's word for a label that only has to be there, or with "!" must not be.
 EXISTS = "exists()"
-_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+_NAME = rf"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{{0,251}}[A-Za-z0-9])?/)?{_VALUE}"
+_CHARACTERS = "letters, digits and inner '-', '_' and '.', 63 at most"
 _SELECTOR = rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))"
 
 
@@ -24,13 +26,29 @@ def check_selector(selector: object, what: str) -> None:
     if not isinstance(selector, Mapping):
         raise ConfigError(f"{what} must be a dict of labels to values, not {selector!r}")
     for name, value in selector.items():
-        if not isinstance(name, str) or not isinstance(value, str) or not name:
+        if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigError(f"{what} must map strings to strings, not {name!r} to {value!r}")
+        check_name(name, what)
         if not re.fullmatch(_SELECTOR, value):
             raise ConfigError(
                 f"{what}[{name!r}] must be 'value', '!value', 'in(a, b)' or '!in(a, b)', "
-                f"not {value!r}"
+                f"not {value!r}; a value has {_CHARACTERS}"
             )
+
+
+def check_name(name: str, what: str) -> None:
+    """Check the name of a label, which may have a prefix: "zone", "example.com/zone"."""
+    if not re.fullmatch(_NAME, name):
+        raise ConfigError(
+            f"{what}: {name!r} is no name of a label: it has {_CHARACTERS}, after a prefix and "
+            "'/', if it has one"
+        )
+
+
+def check_value(value: str, what: str) -> None:
+    """Check the value of a node's label."""
+    if value and not re.fullmatch(_VALUE, value):
+        raise ConfigError(f"{what} has {_CHARACTERS}, and is not {value!r}")
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:

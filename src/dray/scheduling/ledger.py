@@ -50,9 +50,9 @@ from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, from_fixed, to
 from dray.scheduling.device_locks import DeviceLocks, Holder
 from dray.scheduling.placement import (
     STRATEGIES,
+    Bundle,
     BundlePlacement,
     Demand,
-    Selector,
     demand_of,
     place,
 )
@@ -272,7 +272,8 @@ class Ledger:
     def check_demand(self, demand: Demand) -> None:
         """Raise InfeasibleError if the nodes that have not died can never meet a demand."""
         if self._place(demand, self._total) is None:
-            unmatched = [b.selector for b in demand.bundles if not self._allowed(b.selector)]
+            labelled = [bundle._replace(offered=()) for bundle in demand.bundles]
+            unmatched = [bundle.selector for bundle in labelled if not self._allowed(bundle)]
             totals = [capacity.quantities for capacity in self._total]
             from dray.scheduling.infeasible import shortfall  # rarely needed
 
@@ -406,7 +407,7 @@ class Ledger:
         """Return what a demand lacks, and where; see `RequestQueue.serve`."""
         if self._place(demand, self._free_without_tasks) is None:
             return {}
-        allowed = {bundle: self._allowed(bundle.selector) for bundle in {*demand.bundles}}
+        allowed = {bundle: self._allowed(bundle) for bundle in {*demand.bundles}}
         return lacking(allowed, self._free, kept)
 
     def _take(self, demand: Demand, kept: Kept = NOTHING_KEPT) -> Held | None:
@@ -479,21 +480,18 @@ class Ledger:
         self, demand: Demand, capacities: Sequence[Capacity], kept: Kept = NOTHING_KEPT
     ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
-        known: dict[Selector, set[int]] = {(): self._staying}
-        for bundle in demand.bundles:
-            if bundle.selector not in known:
-                known[bundle.selector] = self._allowed(bundle.selector)
-        allowed = [known[bundle.selector] for bundle in demand.bundles]
+        known = {bundle: self._allowed(bundle) for bundle in {*demand.bundles}}
         if kept:
-            left = {b: where_not_kept(b, known[b.selector], kept) for b in {*demand.bundles}}
-            allowed = [left[bundle] for bundle in demand.bundles]
+            known = {bundle: where_not_kept(bundle, known[bundle], kept) for bundle in known}
+        allowed = [known[bundle] for bundle in demand.bundles]
         if demand.slices is not None:
             return place_on_slices(demand, capacities, allowed, self.nodes)
         return place(demand, capacities, allowed)
 
-    def _allowed(self, selector: Selector) -> set[int]:
-        """Return the nodes that a selector allows, by index."""
-        if not selector:
+    def _allowed(self, bundle: Bundle) -> set[int]:
+        """Return the nodes that a bundle may lie on, by index."""
+        if not (bundle.selector or bundle.offered):
             return self._staying
-        wanted, nodes = dict(selector), self.nodes
-        return {i for i in self._staying if labels.matches(wanted, nodes[i].all_labels)}
+        wanted, nodes = dict(bundle.selector), self.nodes
+        labelled = {i for i in self._staying if labels.matches(wanted, nodes[i].all_labels)}
+        return {i for i in labelled if self._total[i].fits(bundle.offered)}

@@ -9,8 +9,8 @@ workers of a run, the bundles of a group. So bundles are sorted into kinds (the 
 the same nodes), and the work is done in steps, each only if the one before has not decided:
 
     one bundle             the first node with room, preferably without devices that it does not
-                           ask for, so that they stay of use (spread: that with most free CPU,
-                           if it asks for CPU, then the one whose last turn is longest ago)
+                           ask for, so that they stay of use (spread: the one whose last turn is
+                           longest ago)
     one node for all       sums first, then whether they really fit together
     `_too_little`          look at sums and at each kind alone: a proof that not all fit
     greedy, in order       kinds that few nodes may take first; each bundle to the node that comes
@@ -52,10 +52,17 @@ Wanted = tuple[tuple[str, int], ...]
 
 
 class Bundle(NamedTuple):
-    """The demand of one bundle: quantities in fixed point, and labels of its node."""
+    """The demand of one bundle.
+
+    Attributes:
+        quantities: Quantities in fixed point.
+        selector: Labels of its node.
+        offered: Quantities that its node must have in all, be they free or not.
+    """
 
     quantities: Wanted
     selector: Selector = ()
+    offered: Wanted = ()
 
 
 class Demand(NamedTuple):
@@ -170,12 +177,7 @@ def _place_one(
         range(len(capacities)) if len(allowed) == len(capacities) else sorted(allowed)
     )
     if spread:
-
-        def order_key(index: int) -> tuple[int, bool, int]:
-            cpus = _cpus(capacities[index]) if "CPU" in names else 0
-            return -cpus, bool(names) and is_wasteful(index), capacities[index].last_taken
-
-        nodes = sorted(nodes, key=order_key)
+        nodes = sorted(nodes, key=lambda i: (capacities[i].last_taken, is_wasteful(i)))
     fitting = (index for index in nodes if capacities[index].fits(wanted))
     first = next(fitting, None)
     if spread or first is None or not is_wasteful(first):

@@ -79,6 +79,8 @@ def placement_group(
     strategy = "PACK" if strategy is None else strategy
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
+    if not isinstance(name, str):
+        raise ConfigError(f"name must be a string, not {name!r}")
     if lifetime not in (None, "detached"):
         raise ConfigError(f"lifetime must be 'detached' or None, not {lifetime!r}")
     selectors = bundle_label_selector or []

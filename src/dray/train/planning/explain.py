@@ -12,7 +12,7 @@ from dray.accelerators.tpu_topology import Slice
 from dray.errors import InfeasibleError
 from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
+from dray.scheduling.capacity import UNIT, bytes_in_words, from_fixed, to_fixed
 from dray.scheduling.requests import Node
 from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
@@ -187,7 +187,7 @@ def _title(wanted: Slice) -> str:
 
 def _amount(name: str, quantity: float) -> str:
     if name == "memory":
-        return f"{quantity / 2**30:.1f} GiB of memory"
+        return f"{bytes_in_words(quantity)} of memory"
     return f"{quantity:g} {name}"
 
 

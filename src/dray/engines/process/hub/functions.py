@@ -23,6 +23,16 @@ from dray.scheduling.requests import Request
 BUNDLE_LABEL = "dray.io/bundle"
 
 
+def of_lost_bundles(error: InfeasibleError) -> InfeasibleError:
+    """Return the error of what does not fit into the bundles that nodes which died have left."""
+    return InfeasibleError(
+        "no bundle that is left of its placement group can hold it, and others are gone with their "
+        "nodes; make a new group",
+        asked=error.asked,
+        available=error.available,
+    )
+
+
 class FunctionTable:
     """All functions and classes that are used.
 
@@ -93,7 +103,7 @@ class FunctionTable:
             environment.local_directory("process"),
         )
         ledger, selector = self._ledger, dict(options["label_selector"])
-        group = None
+        group = record = None
         if place["kind"] == "group":
             record = self.groups.get(place["group"])
             if record is None or record.state == "REMOVED":
@@ -107,25 +117,30 @@ class FunctionTable:
             selector.update(place["hard_labels"])
         strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
 
-        def checked(quantities: Mapping[str, float]) -> Demand:
+        def checked() -> Demand:
             selectors = [selector] if selector else []
-            return ledger.check(Request([quantities], strategy, selectors, long_lived))
+            demand = ledger.check(Request([resources], strategy, selectors, long_lived))
+            if resources == options["resources"]:
+                return demand
+            (bundle,) = demand.bundles  # it is placed where that is offered, and then holds nothing
+            bundle = bundle._replace(quantities=(), offered=bundle.quantities)
+            return demand._replace(bundles=(bundle,))
 
         prefers = place["soft"] and place["kind"] == "node"
         try:
-            demand = checked(resources)
-        except InfeasibleError:
+            demand = checked()
+        except InfeasibleError as error:
+            if record is not None and record.state == "RESCHEDULING":
+                raise of_lost_bundles(error) from None
             if not prefers:
                 raise
             prefers = False
             del selector[NODE_ID]
-            demand = checked(resources)
-        if long_lived and dict(resources) != dict(options["resources"]):
-            demand = checked(options["resources"])
+            demand = checked()
         elsewhere = None
         if prefers:
             del selector[NODE_ID]
-            elsewhere = checked(options["resources"])
+            elsewhere = checked()
         key = (demand, elsewhere, id(ledger), runtime_env, place["capture"])
         shape = self.shapes.get(key)
         if shape is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.records import SchedulingClass
+from dray.engines.process.hub.functions import of_lost_bundles
+from dray.engines.process.hub.records import GroupRecord, SchedulingClass
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
 from dray.errors import InfeasibleError
@@ -11,12 +14,24 @@ from dray.errors import InfeasibleError
 
 def settle_losses(tasks: Tasks, actors: Actors) -> None:
     """Deal with all that waits and can run on no node any more. With the lock held."""
+    alive = {node.node_id for node in tasks.ledger.alive()}
+    for record in tasks.kinds.groups.values():
+        _lose_bundles(record, alive)
     for shape in list(tasks.kinds.shapes.values()):
         try:
             shape.ledger.check_demand(shape.demand)
         except InfeasibleError as error:
-            _redirect(shape, error)
+            _redirect(shape, error if shape.group is None else of_lost_bundles(error))
             _settle(shape, tasks, actors)
+
+
+def _lose_bundles(record: GroupRecord, alive: Set[str]) -> None:
+    """Take away the bundles of a group that lie on nodes which are gone."""
+    if record.state == "REMOVED":
+        return
+    for node_id in {node.node_id for node in record.nodes} - alive:
+        record.state = "RESCHEDULING"
+        record.ledger.remove_node(node_id)
 
 
 def _redirect(shape: SchedulingClass, error: InfeasibleError) -> None:

@@ -15,6 +15,7 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord
 from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.process.objects.references import arrived_group
+from dray.engines.rpc.serialization import failed
 from dray.engines.runtime import Described, GroupSpec, group_name_taken
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
@@ -89,13 +90,12 @@ class Groups:
         self._names.pop(record.spec.name, None)
         for shape in self._tasks.kinds.shapes.values():
             if shape.group == record.number:
-                shape.removed = True
-        error = group_removed()
+                shape.removed = record.title
         for task in list(self._tasks.table.running.values()):
             if task.kind.shape.group == record.number and task.actor is None:
                 worker = task.worker
                 task.retries = 0
-                self._tasks.table.end(task, error)
+                self._tasks.table.end(task, group_removed(task, record.title))
                 if worker is not None:
                     worker.doomed = True  # it may be done in this moment, and would get other work
                     self._tasks.stop(worker)
@@ -103,7 +103,8 @@ class Groups:
             inside = actor.creation.kind.shape.group == record.number
             if inside and actor.state != "dead":
                 actor.restarts = 0
-                self._actors.kill(actor, True, "ended with its placement group, which was removed")
+                self._actors.kill(actor, True, f"ended with its {record.title}, which was removed")
+        error = failed(GroupRemovedError(f"{record.title} was removed"))
         if record.held is not None:
             self._release_when_free(record, record.held)
             self._hub.store.replace(record.ready, error)
@@ -114,8 +115,12 @@ class Groups:
 
     def _release_when_free(self, record: GroupRecord, held: Held) -> None:
         """Give the bundles back when the processes that were killed in them are gone."""
-        every = [{BUNDLE_LABEL: str(index)} for index in range(len(record.spec.bundles))]
-        request = Request(record.spec.bundles, selectors=every)
+        left = sorted(record.ledger.living)  # those that were not lost with their nodes
+        if not left:
+            held.release()
+            return
+        every = [{BUNDLE_LABEL: str(index)} for index in left]
+        request = Request([record.spec.bundles[index] for index in left], selectors=every)
         everything = record.ledger.reserve_checked(demand_of(request))
         everything.add_done_callback(lambda _: self._hub.lock.later(held.release))
 
@@ -139,8 +144,6 @@ class Groups:
     def table(self) -> list[Described]:
         """Return what is known of every group, as JSON-compatible values."""
         return [
-            record.spec.describe(
-                f"{record.number:032x}", record.state, record.held.nodes if record.held else []
-            )
+            record.spec.describe(f"{record.number:032x}", record.state, record.nodes)
             for record in self._tasks.kinds.groups.values()
         ]

@@ -246,6 +246,7 @@ class SchedulingClass:
         kinds: Number of the functions and classes that ask for it.
         aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
         capture: Whether what they start runs there as well.
+        removed: The placement group of theirs that was removed, by its title.
         elsewhere: Demand in place of this one when the node is lost that they prefer.
         infeasible: Reason why no node is left for them.
     """
@@ -262,7 +263,7 @@ class SchedulingClass:
     aside: list[Held] = field(default_factory=list)
     group: int | None = None
     capture: bool = False
-    removed: bool = False
+    removed: str = ""
     elsewhere: Demand | None = None
     infeasible: InfeasibleError | None = None
 
@@ -460,3 +461,13 @@ class GroupRecord:
     held: Held | None = None
     asked: Future[Reservation] | None = None
     state: str = "PENDING"
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of its bundles; none before they are set aside."""
+        return self.held.nodes if self.held else []
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.spec.title(f"{self.number:032x}")

@@ -123,7 +123,7 @@ class Tasks:
         """Put a task into the queue of its shape, unless its group was removed."""
         shape = task.kind.shape
         if shape.removed:
-            self.table.end(task, group_removed())
+            self.table.end(task, group_removed(task, shape.removed))
             return
         if shape.infeasible is not None:
             self.table.end(task, failed(shape.infeasible))
@@ -369,10 +369,10 @@ class Tasks:
             self.retire(surplus)
         if lease is None:
             return
-        if shape is not None and lease.set_aside():
-            shape.aside.append(lease)
+        if shape is None or shape.demand.strategy == "SPREAD" or not lease.set_aside():
+            lease.release()  # to be spread, the next one goes to another node
         else:
-            lease.release()
+            shape.aside.append(lease)
 
     def retire(self, worker: WorkerProcess) -> None:
         """Ask a worker to end."""
@@ -492,6 +492,6 @@ class Tasks:
             self.stop(worker)
 
 
-def group_removed() -> Payload:
-    """Return the error of tasks whose placement group was removed."""
-    return failed(GroupRemovedError("its placement group was removed"))
+def group_removed(task: Task, group: str) -> Payload:
+    """Return the error of a task whose placement group, of that title, was removed."""
+    return failed(GroupRemovedError(f"{task.title} ended with its {group}, which was removed"))
