@@ -336,7 +336,7 @@ def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) ->
     waiting, _ = held.options(num_returns=2, **within(group, 0)).remote(gate)
     assert dray.wait([waiting], timeout=0.3)[0] == []
     remove_placement_group(group)
-    which = "" if zones == "ray" else "task held ended with its placement group 'gone', which was"
+    which = None if zones == "ray" else "task held ended with its placement group 'gone', which was"
     for ref in (running, waiting):
         with pytest.raises(GroupRemovedError, match=which):
             dray.get(ref, timeout=PATIENCE_S)
