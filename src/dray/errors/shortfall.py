@@ -1,4 +1,4 @@
-"""A shortfall: what nodes lack for a request, as data that whoever has asked puts into words."""
+"""A shortfall: what nodes lack for a request, and the sentence that says so around some advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of an epoch: a function from its numbers to rows, the same for any number of workers.
+"""The order of an epoch, shuffled or not: from numbers to rows, the same for any number of workers.
 
 Rows that can be had one by one are in their own order, or in a random one. Files are cut into
 lanes, ranges of rows of equal length, and an epoch takes a row of each lane in turn: a rank whose

@@ -1,4 +1,4 @@
-"""Sources that are made of others: a range of one, several one after another or shuffled."""
+"""Sources that are made of others: a range of one, several in their order or an epoch's."""
 
 from __future__ import annotations
 

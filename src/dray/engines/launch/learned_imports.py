@@ -1,4 +1,4 @@
-"""Modules that workers have imported beyond their fork server: which of them a server may have.
+"""Modules that workers have imported beyond their fork server: their import in its heir.
 
 A server that has them saves its next workers the time. But a fork has no threads, so a module that
 starts some must not be there; nor may one be that opens a device, starts a process, or reads what

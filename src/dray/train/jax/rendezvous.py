@@ -1,4 +1,4 @@
-"""Rendezvous of ranks before their framework connects them, so that missing ones are named."""
+"""Rendezvous of JAX's ranks before JAX connects them, so that missing ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The object store: what every object's value is, who refers to it, and where large ones lie.
+"""The object store: each object's value, who refers to it, and where it lies, spilled ones on disk.
 
 An object is a number, a count and a payload (`rpc/serialization.py`). Small values are in the
 payload itself; a large one lies in a region of the shared memory that every process maps, and only

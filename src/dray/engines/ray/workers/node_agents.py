@@ -1,4 +1,4 @@
-"""The driver's end of its agents: one on each node, and the workers that they have forked."""
+"""The driver's end of its agents: one a node until the session ends, and workers forked there."""
 
 from __future__ import annotations
 
