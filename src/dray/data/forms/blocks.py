@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import cloudpickle
@@ -196,12 +196,18 @@ def to_column(values: Value) -> Column:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     values = as_array(values)
-    if isinstance(values, np.ndarray):
-        if values.ndim == 0:
-            raise ConfigError(f"a column must have a value for each row, not one: {values!r}")
-        if values.dtype != object:
-            return _from_array(values)
+    if _is_one_value(values):
+        raise ConfigError(f"a column must have a value for each row, not one: {values!r}")
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return _from_array(values)
     return _from_values(list(values))
+
+
+def _is_one_value(values: Value) -> bool:
+    """Return whether something is no list of values, though Python may iterate over it."""
+    if isinstance(values, np.ndarray):
+        return values.ndim == 0
+    return values is None or np.isscalar(values) or isinstance(values, Mapping | Set)
 
 
 def only_column(values: Value) -> Value:
