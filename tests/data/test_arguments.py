@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,12 @@ def test_batches_without_a_format_are_tables() -> None:
     assert kinds.take(1) == [{"kind": "Table"}]
 
 
+@pytest.mark.parametrize("value", ["abc", {"a": 1, "b": 2}, {1, 2}, 5, None, np.float32(2)])
+def test_a_column_has_a_value_for_each_row(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must have a value for each row, not one: "):
+        ROWS.map_batches(lambda batch: {"x": value}).take()
+
+
 @pytest.mark.parametrize("size", [{"size": 0}, {"min_size": 0}, {"min_size": 8, "max_size": 4}])
 def test_a_pool_has_a_worker_or_more(size: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="a number of workers"):
@@ -139,6 +146,15 @@ def test_a_pool_has_a_worker_or_more(size: dict[str, int]) -> None:
 def test_columns_are_given_by_their_names(call: Callable[[], object]) -> None:
     with pytest.raises(ConfigError, match="takes columns by their names, not"):
         call()
+
+
+def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
+    ROWS.write_json(tmp_path, orient="records", lines=True)
+    assert data.read_json(tmp_path).count() == 8
+    with pytest.raises(AbsentArgumentError, match="write what iter_batches"):
+        ROWS.write_json(tmp_path, orient="split")
+    with pytest.raises(AbsentArgumentError, match=r"call filter\(expr=...\) of the dataset"):
+        data.read_parquet(tmp_path, filter=col("id") > 1)
 
 
 @pytest.mark.parametrize(("name", "instead"), [("explain", "stats()")])

@@ -34,6 +34,7 @@ def test_columns_and_types_that_come_later_are_known() -> None:
         schema = made.schema()
         assert schema is not None
         assert schema.base_schema == known
+    assert str(rows.schema()).startswith("Column  Type\n------  ----\nx       double")
     unlike = dray.data.range(9).map(lambda row: {"x": row["id"] or "a"})
     assert unlike.map_batches(lambda batch: batch, batch_size=1).columns() == ["x"]
 
@@ -53,6 +54,7 @@ def test_rows_of_which_none_pass_are_made_once_to_be_kept() -> None:
 def test_rows_that_are_none_keep_their_columns(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "0.parquet")
+    assert dray.data.from_pandas([]).take_all() == dray.data.from_arrow([]).take_all() == []
     for rows in (
         dray.data.range(0),
         dray.data.range(5).limit(0),

@@ -90,15 +90,17 @@ _ROOT: dict[str, str | Absent] = {
 _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _OWN_READER = "make rows of it with from_items, or read it in map_batches() over a list of paths"
 _NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
+_AS_NEEDED = "write what iter_batches() yields as you need it, with pyarrow or pandas"
 _WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
 _FROM_VALUES = "types follow from the values; cast columns with map_batches() if need be"
 _MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() repeats rows"
 _DATA: dict[str, str | Absent] = {
     **_each(
-        "read_audio read_avro read_clickhouse read_datasource read_delta read_iceberg read_hudi "
-        "read_delta_sharing_tables read_kafka read_lance read_lerobot read_mcap read_mongo "
-        "read_snowflake read_unity_catalog read_videos read_zarr from_blocks "
-        "from_daft from_dask from_mars from_modin from_spark from_tf",
+        "read_audio read_avro read_bigquery read_clickhouse read_databricks_tables "
+        "read_datasource read_delta read_iceberg read_hudi read_delta_sharing_tables read_kafka "
+        "read_lance read_lerobot read_mcap read_mongo read_snowflake read_unity_catalog "
+        "read_videos read_zarr from_blocks from_daft from_dask from_mars from_modin from_spark "
+        "from_tf",
         _OWN_READER,
     ),
     **_each(
@@ -356,6 +358,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     ),
     "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},
     "dray.data.aggregate": {"VectorizedAggregateFnV2": "write a subclass of AggregateFnV2"},
+    "dray.data.read_parquet()": {"filter": _gone("call filter(expr=...) of the dataset")},
     "dray.data.read_tfrecords()": {"tf_schema": _FROM_VALUES},
     "Dataset.write_tfrecords()": {"tf_schema": _FROM_VALUES},
     "dray.data.sources.partitions": {
@@ -372,8 +375,12 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         f"Dataset.write_{what}()": _each(
             "arrow_open_stream_args arrow_csv_args_fn arrow_parquet_args_fn catalog "
             "filename_provider pandas_json_args_fn",
-            "write what iter_batches() yields as you need it, with pyarrow or pandas",
+            _AS_NEEDED,
         )
+        | {
+            "orient": Absent(_AS_NEEDED, unset=("records",)),
+            "lines": Absent(_AS_NEEDED, unset=(True,)),
+        }
         for what in ("csv", "images", "json", "numpy", "orc", "parquet", "webdataset")
     },
     "dray.data.preprocessors": {

@@ -163,7 +163,8 @@ def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
 def _in_memory(given: Batch | Sequence[Batch], called: str) -> Dataset:
     """Return a table of any kind, or several, as a dataset."""
     parts = given if isinstance(given, list | tuple) else [given]
-    return Dataset(TableSource(concat([to_table(part, called) for part in parts]), called))
+    tables = [to_table(part, called) for part in parts] or [pa.table({})]
+    return Dataset(TableSource(concat(tables), called))
 
 
 def from_huggingface(

@@ -60,7 +60,7 @@ class Schema:
 
     def __repr__(self) -> str:
         width = max([6, *map(len, self.names)])
-        lines = [f"{'Column':<{width}}  Type", f"{'-' * width}  ----"]
+        lines = [f"{'Column':<{width}}  Type", f"{'------':<{width}}  ----"]
         columns = zip(self.names, self.types, strict=True)
         return "\n".join([*lines, *(f"{name:<{width}}  {kind}" for name, kind in columns)])
 
