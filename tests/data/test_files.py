@@ -74,8 +74,10 @@ def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path)
             rows.write_csv(tmp_path, mode=mode)
     with pytest.raises(ConfigError, match="mode must be one of 'append'"):
         rows.write_json(tmp_path, mode="add")
+    with pytest.raises(ConfigError, match="must be a FilenameProvider, not 3"):
+        rows.write_parquet(tmp_path, filename_provider=3)  # type: ignore[arg-type]
     with pytest.raises(AbsentError, match="write what iter_batches"):
-        rows.write_parquet(tmp_path, filename_provider=3)
+        rows.write_parquet(tmp_path, arrow_parquet_args_fn=dict)
     with pytest.raises(AbsentError, match="'compressed'; did you mean compression"):
         rows.write_parquet(tmp_path, compressed="zstd")
     with pytest.raises(ConfigError, match="a file has a number of rows"):

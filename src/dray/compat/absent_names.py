@@ -97,16 +97,13 @@ _MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() 
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_avro read_bigquery read_clickhouse read_databricks_tables "
-        "read_datasource read_delta read_iceberg read_hudi read_delta_sharing_tables read_kafka "
+        "read_delta read_iceberg read_hudi read_delta_sharing_tables read_kafka "
         "read_lance read_lerobot read_mcap read_mongo read_snowflake read_unity_catalog "
         "read_videos read_zarr from_blocks from_daft from_dask from_mars from_modin from_spark "
         "from_tf",
         _OWN_READER,
     ),
-    **_each(
-        "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SinkMode",
-        f"{_OWN_READER}; {_WRITE}",
-    ),
+    "SinkMode": f"{_OWN_READER}; {_WRITE}",
     "RandomSeedConfig": "call random_shuffle(seed=...)",
     "_internal": _INTERNALS,
     **_each(
@@ -128,7 +125,7 @@ _DATASET: dict[str, str | Absent] = {
     ),
     **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
     **_each(
-        "write_bigquery write_clickhouse write_datasink write_delta write_iceberg "
+        "write_bigquery write_clickhouse write_delta write_iceberg "
         "write_kafka write_lance write_mongo write_snowflake write_turbopuffer",
         _WRITE,
     ),
@@ -361,20 +358,20 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.data.read_parquet()": {"filter": _gone("call filter(expr=...) of the dataset")},
     "dray.data.read_tfrecords()": {"tf_schema": _FROM_VALUES},
     "Dataset.write_tfrecords()": {"tf_schema": _FROM_VALUES},
-    "dray.data.sources.partitions": {
+    "dray.data.sources": {
         "PathPartitionEncoder": _INTERNALS,
         **_each(
-            "BaseFileMetadataProvider BlockBasedFileDatasink Datasink Datasource "
-            "DefaultFileMetadataProvider FastFileMetadataProvider FileBasedDatasource "
-            "FilenameProvider RandomIntRowDatasource RangeDatasource ReadTask "
-            "Reader RowBasedFileDatasink WriteResult datasource",
-            f"{_OWN_READER}; {_WRITE}",
+            "BaseFileMetadataProvider Connection DefaultFileMetadataProvider "
+            "DeltaSharingDatasource DummyOutputDatasink FastFileMetadataProvider "
+            "FileMetadataProvider LeRobotDatasource MCAPDatasource RandomIntRowDatasource "
+            "RangeDatasource Reader TimeRange TurbopufferDatasink",
+            "write a subclass of dray.data.Datasource or dray.data.Datasink",
         ),
     },
     **{
         f"Dataset.write_{what}()": _each(
             "arrow_open_stream_args arrow_csv_args_fn arrow_parquet_args_fn catalog "
-            "filename_provider pandas_json_args_fn",
+            "pandas_json_args_fn",
             _AS_NEEDED,
         )
         | {

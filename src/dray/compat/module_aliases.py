@@ -6,6 +6,10 @@ from collections.abc import Mapping
 
 _API = ("config", "context", "data_parallel_trainer", "preemption")
 _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
+_DATASOURCE = (
+    *("datasink", "datasource", "file_based_datasource", "file_datasink", "filename_provider"),
+    "partitioning",
+)
 _LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer", "v2")
 _TENSORFLOW = ("config", "tensorflow_checkpoint", "tensorflow_trainer", "train_loop_utils")
 _XGBOOST = ("config", "v2", "xgboost_checkpoint", "xgboost_trainer")
@@ -18,9 +22,9 @@ ALIASES: Mapping[str, str] = {
     ),
     **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
     **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
-    "dray.data.block": "dray.data",
-    "dray.data.datasource": "dray.data.sources.partitions",
-    "dray.data.datasource.partitioning": "dray.data.sources.partitions",
+    "dray.data.block": "dray.data.forms.accessor",
+    "dray.data.datasource": "dray.data.sources",
+    **{f"dray.data.datasource.{name}": "dray.data.sources" for name in _DATASOURCE},
     "dray.data.grouped_data": "dray.data.grouped",
     "dray.data.stats": "dray.data.aggregate.summary",
     "dray.data.read_api": "dray.data",

@@ -6,16 +6,21 @@ from dray.compat.attributes import attach_getattr
 
 __all__ = [
     "ActorPoolStrategy",
+    "BlockBasedFileDatasink",
     "DataContext",
     "DataIterator",
     "Dataset",
     "DatasetSummary",
+    "Datasink",
+    "Datasource",
     "ExecutionOptions",
     "ExecutionResources",
     "FileShuffleConfig",
     "GroupedData",
     "NodeIdStr",
     "Preprocessor",
+    "ReadTask",
+    "RowBasedFileDatasink",
     "SaveMode",
     "Schema",
     "TaskPoolStrategy",
@@ -33,6 +38,7 @@ __all__ = [
     "range_tensor",
     "read_binary_files",
     "read_csv",
+    "read_datasource",
     "read_images",
     "read_json",
     "read_numpy",
@@ -51,6 +57,10 @@ _HOMES = {
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
     "dray.data.sources.combined": ("FileShuffleConfig",),
+    "dray.data.sources.datasink": (
+        *("BlockBasedFileDatasink", "Datasink", "RowBasedFileDatasink"),
+    ),
+    "dray.data.sources.datasource": ("Datasource", "ReadTask"),
     "dray.data.sources.target": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator", "DatasetIterator"),
@@ -61,7 +71,7 @@ _HOMES = {
         *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
     ),
-    "dray.data.readers.elsewhere": ("read_sql",),
+    "dray.data.readers.elsewhere": ("read_datasource", "read_sql"),
     "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
     "dray.data.readers.records": ("read_tfrecords", "read_webdataset"),
     "dray.data.readers.tables": ("read_csv", "read_json", "read_orc", "read_parquet"),
@@ -102,9 +112,11 @@ if TYPE_CHECKING:
     from dray.data.pipeline import Schema
     from dray.data.pools.options import ActorPoolStrategy, TaskPoolStrategy
     from dray.data.preprocessors import Preprocessor
-    from dray.data.readers.elsewhere import read_sql
+    from dray.data.readers.elsewhere import read_datasource, read_sql
     from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
     from dray.data.readers.records import read_tfrecords, read_webdataset
     from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
     from dray.data.sources.combined import FileShuffleConfig
+    from dray.data.sources.datasink import BlockBasedFileDatasink, Datasink, RowBasedFileDatasink
+    from dray.data.sources.datasource import Datasource, ReadTask
     from dray.data.sources.target import SaveMode

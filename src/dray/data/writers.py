@@ -13,6 +13,8 @@ from dray.data.forms.blocks import table_rows
 from dray.data.results import Results
 from dray.data.sources.archives import Coding, to_archive
 from dray.data.sources.base import Filesystem
+from dray.data.sources.datasink import Datasink, write_all
+from dray.data.sources.filenames import FilenameProvider
 from dray.data.sources.target import SaveMode, Target
 from dray.data.sources.tf_records import to_tf_records
 from dray.data.sources.writing import (
@@ -37,6 +39,7 @@ class Writers(Results):
         *,
         partition_cols: Sequence[str] | None = None,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -46,6 +49,7 @@ class Writers(Results):
             path: The directory.
             partition_cols: Columns whose values become directories, such as `kind=a`.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
                 nothing), "create" or "error" (raise).
             options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
@@ -56,7 +60,7 @@ class Writers(Results):
         """
         names = ("compression", "compression_level", "use_dictionary", "row_group_size")
         rows, of_arrow = _of_writer("parquet", options, names)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         if partition_cols:
             write_partitions(self.blocks(), target, list(partition_cols), rows, **of_arrow)
             return
@@ -67,6 +71,7 @@ class Writers(Results):
         path: str | os.PathLike[str],
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -75,11 +80,12 @@ class Writers(Results):
         Args:
             path: The directory.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something.
             options: `num_rows_per_file`; `write_options` of `pyarrow.csv`.
         """
         rows, of_arrow = _of_writer("csv", options, ("write_options",))
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "csv", to_csv(**of_arrow), rows)
 
     def write_json(
@@ -87,12 +93,13 @@ class Writers(Results):
         path: str | os.PathLike[str],
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
         """Write the rows as files with a JSON object a line; see `write_csv`."""
         rows, _ = _of_writer("json", options)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "json", to_json(), rows)
 
     def write_numpy(
@@ -101,6 +108,7 @@ class Writers(Results):
         *,
         column: str,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -110,11 +118,12 @@ class Writers(Results):
             path: The directory.
             column: The column.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something.
             options: `num_rows_per_file`.
         """
         rows, _ = _of_writer("numpy", options)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         blocks = self.only([column]).blocks()
         write_files(blocks, target, "npy", to_numpy(column), rows, joined=False)
 
@@ -125,6 +134,7 @@ class Writers(Results):
         file_format: str = "png",
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -135,6 +145,7 @@ class Writers(Results):
             column: The column, of arrays of pixels.
             file_format: A format of Pillow, and the ending of names.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something.
             options: Options of Ray's that dray does not need.
 
@@ -143,7 +154,7 @@ class Writers(Results):
         """
         require("PIL", "pillow")
         _of_writer("images", options)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         blocks = self.only([column]).blocks()
         write_files(blocks, target, file_format, to_images(column, file_format), 1)
 
@@ -152,6 +163,7 @@ class Writers(Results):
         path: str | os.PathLike[str],
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -160,13 +172,14 @@ class Writers(Results):
         Args:
             path: The directory.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something.
             options: `num_rows_per_file`; `compression`, `compression_block_size`,
                 `compression_strategy` and `stripe_size` of `pyarrow.orc.ORCWriter`.
         """
         names = ("compression", "compression_block_size", "compression_strategy", "stripe_size")
         rows, of_arrow = _of_writer("orc", options, names)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "orc", to_orc(**of_arrow), rows)
 
     def write_webdataset(
@@ -174,6 +187,7 @@ class Writers(Results):
         path: str | os.PathLike[str],
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         encoder: Coding = True,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
@@ -186,6 +200,7 @@ class Writers(Results):
         Args:
             path: The directory.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             encoder: True makes bytes of values by the names of columns, as `read_webdataset` reads
                 them. A function takes a row and returns one of bytes and texts; a list has
                 several of these; None takes values as they are.
@@ -196,7 +211,7 @@ class Writers(Results):
             ConfigError: A value is neither bytes nor text.
         """
         rows, _ = _of_writer("webdataset", options)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "tar", to_archive(encoder), rows)
 
     def write_tfrecords(
@@ -204,6 +219,7 @@ class Writers(Results):
         path: str | os.PathLike[str],
         *,
         filesystem: Filesystem | None = None,
+        filename_provider: FilenameProvider | None = None,
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
@@ -214,6 +230,7 @@ class Writers(Results):
         Args:
             path: The directory.
             filesystem: Of Arrow or fsspec; default: what the path says.
+            filename_provider: Names the files.
             mode: The way to go on if there is something.
             options: `num_rows_per_file`.
 
@@ -221,7 +238,7 @@ class Writers(Results):
             ConfigError: A column has other than numbers, texts, bytes or lists of these.
         """
         rows, _ = _of_writer("tfrecords", options)
-        target = Target(os.fspath(path), mode, filesystem)
+        target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "tfrecords", to_tf_records(), rows)
 
     def write_sql(self, sql: str, connection_factory: Callable[[], Any], **options: object) -> None:
@@ -254,6 +271,21 @@ class Writers(Results):
                 connection.rollback()
                 raise
             connection.commit()
+
+    def write_datasink(self, datasink: Datasink[Any], **options: object) -> None:
+        """Write the rows to a place of your own, in this process.
+
+        Args:
+            datasink: The place.
+            options: Options of Ray's that dray does not need.
+
+        Raises:
+            ConfigError: It is none.
+        """
+        _of_writer("datasink", options)
+        if not isinstance(datasink, Datasink):
+            raise ConfigError(f"write_datasink takes a dray.data.Datasink, not {datasink!r}")
+        write_all(datasink, iter(self.blocks()))
 
 
 _SQL_ROWS = 128

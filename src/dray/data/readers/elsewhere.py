@@ -1,17 +1,22 @@
-"""The readers of what is not in files: databases."""
+"""The readers of databases, and of sources of one's own."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Block, to_table
+from dray.data.forms.blocks import Batch, Block, to_table
+from dray.data.operations import UserFunction
 from dray.data.readers.wanted import known_options
 from dray.data.sources.base import BlocksSource
+from dray.data.sources.datasource import Datasource
+from dray.errors import ConfigError
 
 _SQL_ROWS = 4096
+# Bytes of a part of a source, and the number of parts where its size is not known.
+_PART_BYTES, _PARTS = 64 << 20, 12
 
 
 def read_sql(
@@ -47,3 +52,49 @@ def read_sql(
                 yield Block(to_table(dict(columns)), "the query", own=True)
 
     return Dataset(BlocksSource(produce, "the query"))
+
+
+def read_datasource(
+    datasource: Datasource,
+    *,
+    parallelism: int = -1,
+    override_num_blocks: int | None = None,
+    **options: object,
+) -> Dataset:
+    """Return a source of your own as a dataset; it is asked each time that rows are needed.
+
+    Args:
+        datasource: The source.
+        parallelism: The number of tasks to ask it for; -1 is one for each 64 MiB.
+        override_num_blocks: The same.
+        options: Options of Ray's that dray does not need.
+    """
+    known_options(read_datasource, options)
+    if not isinstance(datasource, Datasource):
+        raise ConfigError(f"read_datasource takes a dray.data.Datasource, not {datasource!r}")
+    asked = parallelism if override_num_blocks is None else override_num_blocks
+    name = datasource.get_name()
+
+    def produce() -> Iterator[Block]:
+        size = datasource.estimate_inmemory_data_size()
+        parts = _PARTS if size is None else max(1, -(-size // _PART_BYTES))
+        for number, task in enumerate(datasource.get_read_tasks(asked if asked > 0 else parts)):
+            yield from _read(task, f"read task {number} of {name}")
+
+    return Dataset(BlocksSource(produce, name, files=datasource._files))
+
+
+def _read(task: Callable[[], Iterable[Batch]], called: str) -> Iterator[Block]:
+    """Yield the blocks of a task, and say which one fails."""
+    function = UserFunction(task, "read_datasource", called=called)
+    blocks: Iterator[Batch] | None = None
+    while True:
+        try:
+            blocks = iter(task()) if blocks is None else blocks
+            block = next(blocks, None)
+            if block is None:
+                return
+            table = to_table(block, f"what {called} returns")
+        except Exception as error:
+            raise function.failed(error, "its rows") from error
+        yield Block(table, called)

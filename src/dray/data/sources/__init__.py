@@ -1,1 +1,36 @@
-"""The sources of rows: memory, files, streams, and rows that were written down."""
+"""The sources of rows and the places for them; the names of Ray Data's `datasource` among them."""
+
+from dray.compat.attributes import attach_getattr
+
+__all__ = [
+    "BlockBasedFileDatasink",
+    "Datasink",
+    "Datasource",
+    "FileBasedDatasource",
+    "FileShuffleConfig",
+    "FilenameProvider",
+    "PartitionStyle",
+    "Partitioning",
+    "PathPartitionFilter",
+    "PathPartitionParser",
+    "ReadTask",
+    "RowBasedFileDatasink",
+    "SaveMode",
+    "WriteResult",
+]
+
+_HOMES = {
+    "dray.data.sources.combined": ("FileShuffleConfig",),
+    "dray.data.sources.datasink": (
+        *("BlockBasedFileDatasink", "Datasink", "RowBasedFileDatasink", "WriteResult"),
+        "WriteReturnType",
+    ),
+    "dray.data.sources.datasource": ("Datasource", "FileBasedDatasource", "ReadTask"),
+    "dray.data.sources.filenames": ("FilenameProvider",),
+    "dray.data.sources.partitions": (
+        *("PartitionStyle", "Partitioning", "PathPartitionFilter", "PathPartitionParser"),
+    ),
+    "dray.data.sources.target": ("SaveMode",),
+}
+
+attach_getattr(__name__, names=_HOMES)

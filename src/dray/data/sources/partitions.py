@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from dray.compat.attributes import attach_getattr
 from dray.data.forms.blocks import Block, Table, put_column
 from dray.data.sources.base import Source
 from dray.data.sources.parquet import ParquetSource
@@ -206,6 +205,3 @@ class LabelledSource(Source):
 
     def schema(self) -> pa.Schema:
         return labelled(self._source.schema().empty_table(), self._labels).schema
-
-
-attach_getattr(__name__, names={"dray.data.sources.combined": ("FileShuffleConfig",)})

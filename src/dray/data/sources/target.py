@@ -12,13 +12,14 @@ import enum
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.fs
 
 from dray.checks import require
 from dray.data.sources.base import Filesystem
+from dray.data.sources.filenames import FilenameProvider
 from dray.errors import ConfigError, StorageError, shown_url
 
 # Directories of files that are not complete, which no reader looks into.
@@ -40,12 +41,58 @@ class Place:
     """A directory for new files.
 
     Attributes:
-        prefix: The beginning of the files' names, which no other files have.
+        token: A part of the files' names, which no other files have.
+        filenames: Names the files; None leaves it to dray.
+        names: The names of files so far, if they are not dray's.
     """
 
     filesystem: Filesystem
     directory: str
-    prefix: str
+    token: str
+    filenames: FilenameProvider | None = None
+    names: set[str] = field(default_factory=set)
+
+    def file(self, number: int, ending: str, *, of_row: bool = False) -> str:
+        """Return the path of a new file.
+
+        Args:
+            number: Its number among those of this write.
+            ending: The end of its name, if dray names it.
+            of_row: Whether it holds one row.
+
+        Raises:
+            ConfigError: Another one has that name, or it is none.
+        """
+        return f"{self.directory}/{self._named(number, ending, of_row=of_row)}"
+
+    def template(self, number: int, ending: str) -> str:
+        """Return the name of new files of several directories, with `{i}` for their numbers."""
+        base, _, end = self._named(number, ending).rpartition(".")
+        return f"{base}-{{i}}.{end}"
+
+    def _named(self, number: int, ending: str, *, of_row: bool = False) -> str:
+        if self.filenames is None:
+            return f"{self._prefix}{number:06d}.{ending}"
+        name = self.filenames.get_filename_for_task(self.token, 0 if of_row else number)
+        if not isinstance(name, str) or "/" in name or not name:
+            raise ConfigError(f"filename_provider must return the name of a file, not {name!r}")
+        if of_row:
+            base, end = os.path.splitext(name)
+            name = f"{base}_{0:06d}_{number:06d}{end}"
+        if name in self.names:
+            raise ConfigError(
+                f"filename_provider names two files {name!r}: a name must have task_index in it"
+            )
+        self.names.add(name)
+        return name
+
+    @property
+    def _prefix(self) -> str:
+        return f"part-{self.token}-"
+
+    def is_new(self, name: str) -> bool:
+        """Return whether a file of a name is one of these."""
+        return name.startswith(self._prefix) or name in self.names
 
 
 @dataclass(frozen=True)
@@ -56,19 +103,25 @@ class Target:
         path: The directory, or a URL that fsspec knows.
         mode: The way to go on if there are files.
         filesystem: Of Arrow or fsspec, if the path is on another one than it says.
+        filenames: Names the files; None leaves it to dray.
 
     Raises:
-        ConfigError: The mode is unknown.
+        ConfigError: The mode is unknown, or `filenames` is something else.
     """
 
     path: str
     mode: SaveMode | str = SaveMode.APPEND
     filesystem: Filesystem | None = None
+    filenames: FilenameProvider | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in list(SaveMode):  # by equality, as texts have another hash
             known = ", ".join(repr(each.value) for each in SaveMode)
             raise ConfigError(f"mode must be one of {known}, not {self.mode!r}")
+        if not isinstance(self.filenames, FilenameProvider | None):
+            raise ConfigError(
+                f"filename_provider must be a FilenameProvider, not {self.filenames!r}"
+            )
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Place | None]:
@@ -87,20 +140,21 @@ class Target:
                 return
             token = secrets.token_hex(4)
             hidden = f"{directory}/{HIDDEN}{token}" if _renames(filesystem) else None
-            new = Place(filesystem, hidden or directory, f"part-{token}-")
+            new = Place(filesystem, hidden or directory, token, self.filenames)
             filesystem.create_dir(new.directory, recursive=True)
+            moved: list[str] = []
             try:
                 yield new
                 if hidden is not None:
-                    _move_files(filesystem, hidden, directory)
+                    _move_files(filesystem, hidden, directory, moved)
             except BaseException:
                 with contextlib.suppress(OSError, pa.ArrowException):  # the first error counts
-                    _remove_new(new, directory)
+                    _remove_new(new, moved, hidden)
                 raise
             if hidden is not None:
                 filesystem.delete_dir(hidden)
             if self.mode == SaveMode.OVERWRITE:
-                _remove_old(filesystem, directory, new.prefix)
+                _remove_old(new, directory)
 
     def _is_wanted(self, filesystem: Filesystem, directory: str) -> bool:
         if self.mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
@@ -136,35 +190,47 @@ def _renames(filesystem: Filesystem) -> bool:
     return any(name in filesystem.type_name for name in ("local", "hdfs"))
 
 
-def _move_files(filesystem: Filesystem, hidden: str, directory: str) -> None:
-    """Move files into a directory, and those of directories into directories of the same names."""
+def _move_files(filesystem: Filesystem, hidden: str, directory: str, moved: list[str]) -> None:
+    """Move files into a directory, and those of directories into directories of the same names.
+
+    Args:
+        moved: Gets the paths of those that are there.
+    """
     for info in filesystem.get_file_info(pa.fs.FileSelector(hidden)):
         to = f"{directory}/{info.base_name}"
         if info.type == pa.fs.FileType.Directory:
             filesystem.create_dir(to)
-            _move_files(filesystem, info.path, to)
+            _move_files(filesystem, info.path, to, moved)
         else:
             filesystem.move(info.path, to)
+            moved.append(to)
 
 
-def _remove_new(new: Place, directory: str) -> None:
-    everything = pa.fs.FileSelector(directory, recursive=True)
-    for info in new.filesystem.get_file_info(everything):
-        if info.base_name.startswith(new.prefix):
-            new.filesystem.delete_file(info.path)
-    if new.directory != directory:
-        new.filesystem.delete_dir(new.directory)
+def _remove_new(new: Place, moved: list[str], hidden: str | None) -> None:
+    """Remove new files: those that were moved and the hidden directory, or where they were written.
+
+    Older ones may have the same names, and stay.
+    """
+    paths = moved
+    if hidden is None:
+        there = new.filesystem.get_file_info(pa.fs.FileSelector(new.directory, recursive=True))
+        paths = [info.path for info in there if new.is_new(info.base_name)]
+    for path in paths:
+        new.filesystem.delete_file(path)
+    if hidden is not None:
+        new.filesystem.delete_dir(hidden)
 
 
-def _remove_old(filesystem: Filesystem, directory: str, prefix: str) -> None:
-    """Remove what is in a directory but files of a prefix, and directories with such."""
+def _remove_old(new: Place, directory: str) -> None:
+    """Remove what is in a directory but new files, and directories with such."""
+    filesystem = new.filesystem
     for info in filesystem.get_file_info(pa.fs.FileSelector(directory)):
         if info.type != pa.fs.FileType.Directory:
-            if not info.base_name.startswith(prefix):
+            if not new.is_new(info.base_name):
                 filesystem.delete_file(info.path)
             continue
         inside = filesystem.get_file_info(pa.fs.FileSelector(info.path, recursive=True))
-        if any(inner.base_name.startswith(prefix) for inner in inside):
-            _remove_old(filesystem, info.path, prefix)
+        if any(new.is_new(inner.base_name) for inner in inside):
+            _remove_old(new, info.path)
         else:
             filesystem.delete_dir(info.path)

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,11 +36,13 @@ class Writer:
         write: Writes tables, of which there is one at least, to an open file.
         one_schema: Whether all rows of a file have the same columns, of the same types.
         prepare: Makes of a table what the file holds.
+        of_row: Whether a file holds one row.
     """
 
     write: Callable[[Iterator[Table], pa.NativeFile], object]
     one_schema: bool = False
     prepare: Callable[[Table], Table] = lambda table: table
+    of_row: bool = False
 
 
 def write_files(
@@ -67,7 +70,7 @@ def write_files(
         if place is None:
             return
         for number, _, of_file in in_files(tables, most, one_schema=write.one_schema):
-            name = f"{place.directory}/{place.prefix}{number:06d}.{ending}"
+            name = place.file(number, ending, of_row=write.of_row)
             with place.filesystem.open_output_stream(name) as file:
                 write.write(of_file, file)
 
@@ -150,7 +153,8 @@ def write_partitions(
                 file_options=arrow.ParquetFileFormat().make_write_options(**options),
                 partitioning=list(columns),
                 partitioning_flavor="hive",
-                basename_template=f"{place.prefix}{number:06d}-{{i}}.parquet",
+                basename_template=place.template(number, "parquet"),
+                file_visitor=lambda file: place.names.add(os.path.basename(file.path)),
                 existing_data_behavior="overwrite_or_ignore",
                 max_partitions=_MOST_PARTITIONS,
                 max_rows_per_file=most,
@@ -288,4 +292,4 @@ def to_images(column: str, file_format: str) -> Writer:
         Image.fromarray(pixels).save(made, file_format)
         file.write(made.getvalue())
 
-    return Writer(write)
+    return Writer(write, of_row=True)

@@ -1,0 +1,283 @@
+"""Places of one's own for rows, as Ray Data has them: databases, services, files of any kind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from dray.data.forms.accessor import BlockAccessor
+from dray.data.forms.blocks import Block, Row, Table, concat, table_rows
+from dray.data.sources.base import Filesystem
+from dray.data.sources.filenames import FilenameProvider
+from dray.data.sources.target import Place, SaveMode, Target
+
+WriteReturnType = TypeVar("WriteReturnType")
+# Bytes of the rows of a write, unless a sink asks for a number of rows.
+_WRITE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """The facts that a write is told of itself.
+
+    Attributes:
+        task_idx: Its number among the writes.
+        op_name: Name of the sink.
+        kwargs: Nothing; Ray's.
+    """
+
+    task_idx: int
+    op_name: str = ""
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WriteResult(Generic[WriteReturnType]):
+    """All writes to a sink.
+
+    Attributes:
+        num_rows: Rows in all.
+        size_bytes: Their bytes in memory.
+        write_returns: The values that `write` has returned, each time.
+    """
+
+    num_rows: int
+    size_bytes: int
+    write_returns: list[WriteReturnType]
+
+
+class Datasink(Generic[WriteReturnType]):
+    """A place for rows of your own, for `Dataset.write_datasink`; override `write`.
+
+    Example:
+        >>> import dray.data
+        >>> class Printed(dray.data.Datasink):
+        ...     def write(self, blocks, ctx):
+        ...         for block in blocks:
+        ...             print(block.to_pylist())
+        >>> dray.data.range(2).write_datasink(Printed())
+        [{'id': 0}, {'id': 1}]
+    """
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Prepare for rows; called once, before the first write.
+
+        Args:
+            schema: Their columns; None if there are no rows to tell.
+        """
+
+    def write(self, blocks: Iterable[Table], ctx: TaskContext) -> WriteReturnType:
+        """Write some of the rows: 128 MiB, or as `min_rows_per_write` says.
+
+        Args:
+            blocks: Tables of Arrow.
+            ctx: The number of this write.
+
+        Returns:
+            A value for `on_write_complete`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no write()")
+
+    def on_write_complete(self, write_result: WriteResult[WriteReturnType]) -> None:
+        """Take note that all rows are written."""
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Take note that a write, or what makes the rows, has failed; the error is raised then."""
+
+    def get_name(self) -> str:
+        """Return the name in messages; default: that of the class, without `Datasink`."""
+        return type(self).__name__.lstrip("_").removesuffix("Datasink") or "Datasink"
+
+    @property
+    def supports_distributed_writes(self) -> bool:
+        """Nothing; Ray's: all rows are written by this process."""
+        return True
+
+    @property
+    def min_rows_per_write(self) -> int | None:
+        """The rows that each `write` is to get at least; None leaves it to dray."""
+        return None
+
+
+class _FileDatasink(Datasink[None]):
+    """Files of a kind of your own, in a directory.
+
+    Args:
+        path: The directory, or a URL that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the path says.
+        try_create_dir: Nothing; Ray's.
+        open_stream_args: As for `pyarrow.fs.FileSystem.open_output_stream`.
+        filename_provider: Names the files.
+        dataset_uuid: The beginning of names, without a provider.
+        file_format: The ending of names, without a provider.
+        mode: The way to go on if there is something, as for `write_parquet`.
+
+    Attributes:
+        path: The first argument.
+    """
+
+    _of_rows = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        filesystem: Filesystem | None = None,
+        try_create_dir: bool = True,
+        open_stream_args: Mapping[str, object] | None = None,
+        filename_provider: FilenameProvider | None = None,
+        dataset_uuid: str | None = None,
+        file_format: str | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
+    ) -> None:
+        self.path, self._opening = os.fspath(path), dict(open_stream_args or {})
+        names = filename_provider or FilenameProvider(dataset_uuid, file_format)
+        self._target = Target(self.path, mode, filesystem, names)
+        self._opened = contextlib.ExitStack()
+        self._place: Place | None = None
+        self._files = 0
+
+    def on_write_start(self, schema: pa.Schema | None = None) -> None:
+        """Open the directory."""
+        self._files = 0
+        self._place = self._opened.enter_context(self._target.opened())
+
+    def write(self, blocks: Iterable[Table], ctx: TaskContext) -> None:
+        """Write rows into files."""
+        tables = [table for table in blocks if table.num_rows]
+        if self._place is None or not tables:
+            return
+        for part in self._parts(concat(tables)):
+            path = self._place.file(self._files, "", of_row=self._of_rows)
+            self._files += 1
+            with self._place.filesystem.open_output_stream(path, **self._opening) as file:
+                self._write_part(part, file)
+
+    def on_write_complete(self, write_result: WriteResult[None]) -> None:
+        """Have all files in the directory."""
+        self._opened.close()
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Have no new file in the directory."""
+        self._opened.__exit__(type(error), error, error.__traceback__)
+
+    def _parts(self, table: Table) -> Iterator[Any]:
+        """Yield what each file is to hold."""
+        raise NotImplementedError
+
+    def _write_part(self, part: Any, file: pa.NativeFile) -> None:
+        raise NotImplementedError
+
+
+class RowBasedFileDatasink(_FileDatasink):
+    """Files of a kind of your own with a row each; override `write_row_to_file`.
+
+    Example:
+        >>> import tempfile
+        >>> import dray.data
+        >>> class Texts(dray.data.RowBasedFileDatasink):
+        ...     def write_row_to_file(self, row, file):
+        ...         file.write(row["item"].encode())
+        >>> folder = tempfile.mkdtemp()
+        >>> dray.data.from_items(["a", "b"]).write_datasink(Texts(folder, file_format="txt"))
+        >>> dray.data.read_text(folder).take_all()
+        [{'text': 'a'}, {'text': 'b'}]
+    """
+
+    _of_rows = True
+
+    def write_row_to_file(self, row: Row, file: pa.NativeFile) -> None:
+        """Write a row, a dict, to a file that is open."""
+        raise NotImplementedError(f"{type(self).__name__} has no write_row_to_file()")
+
+    def _parts(self, table: Table) -> Iterator[Row]:
+        return table_rows(table)
+
+    def _write_part(self, part: Row, file: pa.NativeFile) -> None:
+        self.write_row_to_file(part, file)
+
+
+class BlockBasedFileDatasink(_FileDatasink):
+    """Files of a kind of your own with many rows each; override `write_block_to_file`.
+
+    Args:
+        path: The directory, or a URL that fsspec knows.
+        min_rows_per_file: The least rows of a file but the last; None is 128 MiB of them.
+        options: As for `RowBasedFileDatasink`: `filesystem`, `filename_provider`, `file_format`,
+            `mode` and so on.
+
+    Example:
+        >>> import tempfile
+        >>> import dray.data
+        >>> class Tables(dray.data.BlockBasedFileDatasink):
+        ...     def write_block_to_file(self, block, file):
+        ...         file.write(block.to_pandas().to_csv(index=False).encode())
+        >>> folder = tempfile.mkdtemp()
+        >>> dray.data.range(3).write_datasink(Tables(folder, file_format="csv"))
+        >>> dray.data.read_csv(folder).sum("id")
+        3
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        min_rows_per_file: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(path, **options)
+        self._least = min_rows_per_file
+
+    @property
+    def min_rows_per_write(self) -> int | None:
+        """The least rows of a file."""
+        return self._least
+
+    def write_block_to_file(self, block: BlockAccessor, file: pa.NativeFile) -> None:
+        """Write rows to a file that is open."""
+        raise NotImplementedError(f"{type(self).__name__} has no write_block_to_file()")
+
+    def _parts(self, table: Table) -> Iterator[BlockAccessor]:
+        yield BlockAccessor(table)
+
+    def _write_part(self, part: BlockAccessor, file: pa.NativeFile) -> None:
+        self.write_block_to_file(part, file)
+
+
+def write_all(datasink: Datasink[Any], blocks: Iterator[Block]) -> None:
+    """Write rows to a sink, and tell it of the end."""
+    rows = size = 0
+    least = datasink.min_rows_per_write
+
+    def numbered() -> Iterator[tuple[int, Table]]:
+        """Yield tables, each with the number of the write that it belongs to."""
+        nonlocal rows, size
+        number = begun_rows = begun_size = 0
+        for block in itertools.chain(first, blocks):
+            enough = (
+                size - begun_size >= _WRITE_BYTES if least is None else rows - begun_rows >= least
+            )
+            if enough:
+                number, begun_rows, begun_size = number + 1, rows, size
+            rows, size = rows + block.table.num_rows, size + block.table.nbytes
+            yield number, block.table
+
+    try:
+        first = list(itertools.islice(blocks, 1))
+        datasink.on_write_start(first[0].table.schema if first else None)
+        returned = [
+            datasink.write(
+                (table for _, table in of_write), TaskContext(number, datasink.get_name())
+            )
+            for number, of_write in itertools.groupby(numbered(), lambda each: each[0])
+        ]
+        datasink.on_write_complete(WriteResult(rows, size, returned))
+    except Exception as error:
+        datasink.on_write_failed(error)
+        raise

@@ -1,0 +1,173 @@
+"""Sources of one's own: what reads rows by tasks, as Ray Data has it, and files by a function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from dray.data.forms.accessor import BlockMetadata
+from dray.data.forms.blocks import Batch, Table, to_table
+from dray.data.sources.base import Filesystem
+from dray.data.sources.combined import Shuffle
+from dray.data.sources.finding import Paths, find_files, naming
+from dray.data.sources.partitions import PATH, Partitioning, PathPartitionFilter, labelled
+
+
+class ReadTask:
+    """A part of a source's rows, which is read when they are needed.
+
+    Args:
+        read_fn: It returns or yields blocks: tables of Arrow, DataFrames or dicts of columns.
+        metadata: Facts about them.
+        schema: Nothing; Ray's.
+        per_task_row_limit: The most rows to read; None reads all.
+
+    Attributes:
+        read_fn: The first argument, and so the others.
+    """
+
+    def __init__(
+        self,
+        read_fn: Callable[[], Iterable[Batch]],
+        metadata: BlockMetadata,
+        schema: pa.Schema | None = None,
+        per_task_row_limit: int | None = None,
+    ) -> None:
+        self.read_fn, self.metadata = read_fn, metadata
+        self.schema, self.per_task_row_limit = schema, per_task_row_limit
+
+    def __call__(self) -> Iterator[Batch]:
+        """Yield the blocks."""
+        left = self.per_task_row_limit
+        for block in self.read_fn():
+            if left is None:
+                yield block
+                continue
+            if left < 1:
+                return
+            table = to_table(block).slice(0, left)
+            left -= table.num_rows
+            yield table
+
+
+class Datasource:
+    """A source of rows of your own, for `dray.data.read_datasource`.
+
+    Override `get_read_tasks`.
+
+    Example:
+        >>> import pyarrow
+        >>> import dray.data
+        >>> from dray.data import Datasource, ReadTask
+        >>> from dray.data.block import BlockMetadata
+        >>> class Squares(Datasource):
+        ...     def get_read_tasks(self, parallelism, per_task_row_limit=None, data_context=None):
+        ...         read = lambda: [pyarrow.table({"x": [0, 1, 4]})]
+        ...         return [ReadTask(read, BlockMetadata(3, 24))]
+        >>> dray.data.read_datasource(Squares()).sum("x")
+        5
+    """
+
+    # Those that its rows come from, as far as it is known.
+    _files: Sequence[str] = ()
+
+    def get_name(self) -> str:
+        """Return the name in messages; default: that of the class, without `Datasource`."""
+        return type(self).__name__.removesuffix("Datasource") or "Datasource"
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        """Return about how many bytes all rows take in memory; None if that is not known."""
+        return None
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: Any = None,
+    ) -> list[ReadTask]:
+        """Return the parts that rows are read in, one after another.
+
+        Args:
+            parallelism: About how many there should be; each is to fit into memory.
+            per_task_row_limit: None; Ray's.
+            data_context: None; Ray's.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no get_read_tasks()")
+
+
+class FileBasedDatasource(Datasource):
+    """Files of a kind of your own as a source; override `_read_stream(file, path)`.
+
+    It yields blocks of the rows of a file, which is open at its beginning.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        schema: Nothing; Ray's.
+        open_stream_args: As for `pyarrow.fs.FileSystem.open_input_stream`.
+        meta_provider: Nothing; Ray's.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        ignore_missing_paths: Whether paths without a file are left out.
+        shuffle: "files" or a FileShuffleConfig, for a random order of files.
+        include_paths: Whether there is a column `path`.
+        file_extensions: Endings of the files that count in a directory; default: those of the
+            class, `_FILE_EXTENSIONS`.
+    """
+
+    _FILE_EXTENSIONS: ClassVar[Sequence[str] | None] = None
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        filesystem: Filesystem | None = None,
+        schema: object = None,
+        open_stream_args: Mapping[str, object] | None = None,
+        meta_provider: object = None,
+        partition_filter: PathPartitionFilter | None = None,
+        partitioning: Partitioning | None = None,
+        ignore_missing_paths: bool = False,
+        shuffle: object = None,
+        include_paths: bool = False,
+        file_extensions: Sequence[str] | None = None,
+    ) -> None:
+        endings = file_extensions or self._FILE_EXTENSIONS or ("",)
+        self._files, self._filesystem = find_files(
+            paths, endings, filesystem, partition_filter, ignore_missing=ignore_missing_paths
+        )
+        if shuffle is not None:
+            order = Shuffle(shuffle).order(len(self._files), 0)
+            self._files = [self._files[number] for number in order]
+        self._opening = dict(open_stream_args or {})
+        self._partitioning, self._include_paths = partitioning, include_paths
+
+    def _read_stream(self, file: pa.NativeFile, path: str) -> Iterator[Batch]:
+        raise NotImplementedError(f"{type(self).__name__} has no _read_stream()")
+
+    def get_read_tasks(
+        self,
+        parallelism: int,
+        per_task_row_limit: int | None = None,
+        data_context: Any = None,
+    ) -> list[ReadTask]:
+        """Return a task for each file."""
+        return [
+            ReadTask(
+                functools.partial(self._blocks, path),
+                BlockMetadata(None, None, input_files=[path]),
+                per_task_row_limit=per_task_row_limit,
+            )
+            for path in self._files
+        ]
+
+    def _blocks(self, path: str) -> Iterator[Table]:
+        labels = {} if self._partitioning is None else self._partitioning.labels(path)
+        if self._include_paths:
+            labels = {**labels, PATH: path}
+        with naming(path), self._filesystem.open_input_stream(path, **self._opening) as file:
+            for block in self._read_stream(file, path):
+                yield labelled(to_table(block), labels)
