@@ -68,7 +68,7 @@ class RoundReports:
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
             raise ConfigError(f"filename must be the name of a file, not {filename!r}")
         self.filename = filename
-        self._frequency = every
+        self.frequency = every
         self.at_end = checkpoint_at_end
         self._postprocess = results_postprocessing_fn
         self.begin()
@@ -79,19 +79,20 @@ class RoundReports:
 
     def is_due(self, rounds: int) -> bool:
         """Return whether the model is to be saved after so many rounds."""
-        return self._frequency > 0 and rounds % self._frequency == 0
+        return self.frequency > 0 and rounds % self.frequency == 0
 
     def is_saved(self, rounds: int) -> bool:
         """Return whether the model of so many rounds has been saved."""
         return self._saved_at == rounds
 
     def report(
-        self, results: Results, rounds: int, save: Callable[[str], object] | None = None
+        self, results: Results, rounds: int = 0, save: Callable[[str], object] | None = None
     ) -> None:
         """Report the results of a round.
 
         Args:
             results: Evaluation results, by name; of each the newest value.
+            rounds: Rounds of the model that is saved, if one is.
             save: Saves the model to a path, if it is to be saved; all ranks say so alike.
         """
         metrics = self._chosen(results)
@@ -107,9 +108,11 @@ class RoundReports:
             report(metrics, Checkpoint(directory))
 
     def _chosen(self, results: Results) -> Mapping[str, float]:
-        there = f"the results are {', '.join(results) or 'none: evaluate some data'}"
-        found = chosen(results, self._names, there)
-        return found if self._postprocess is None else self._postprocess(found)
+        found = results
+        if self._names is not None:
+            there = f"the results are {', '.join(results) or 'none: evaluate some data'}"
+            found = chosen(results, self._names, there)
+        return found if self._postprocess is None else self._postprocess(dict(found))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from benchmarks import program_controller
@@ -48,6 +50,23 @@ def test_ranks_that_fail_stop_and_return_are_counted_out() -> None:
     book.stopped(2)
     assert [list(waiting) for waiting in book.given_up()] == [[]]
     assert list(book.complete()) == []
+
+
+def test_a_rank_far_ahead_costs_no_more_a_report() -> None:
+    def cost_s(ahead: int) -> float:
+        book, count = ReportTracker(2), 5_000
+        for number in range(ahead):
+            book.reported(0, Reported(number, {}))
+        began = time.process_time()
+        for number in range(count):
+            book.reported(0, Reported(ahead + number, {}))
+            book.reported(1, Reported(number, {}))
+            assert not list(book.to_stage())
+            assert len(list(book.complete())) == 1
+        return time.process_time() - began
+
+    growth = min(cost_s(900) / cost_s(1) for _ in range(3))
+    assert growth < TOO_MUCH  # looking at all that are open costs 10 times as much
 
 
 def test_a_collective_of_many_ranks() -> None:

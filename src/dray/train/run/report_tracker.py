@@ -151,7 +151,8 @@ class ReportTracker:
         self._newest = dict.fromkeys(range(world_size), -1)
         self._reported_at = 0.0
         self._ended: dict[int, float] = {}
-        self._open: dict[int, PendingReport] = {}
+        self._open: dict[int, PendingReport] = {}  # in the order of their numbers
+        self._to_divide: dict[int, PendingReport] = {}  # of these, those that bring files
         self._done = -1  # the highest number that was complete
 
     @property
@@ -167,13 +168,26 @@ class ReportTracker:
         self._at_work.move(rank, old, message.report)
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
-        entry = self._open.setdefault(message.report, PendingReport(message.report, now))
+        entry = self._open.get(message.report) or self._begin(message.report, now)
         entry.told[rank] = message
         if message.files is not None:
             entry.files[rank] = message.files
             entry.take_trouble(rank, message.trouble)
+            if not entry.shares:
+                self._to_divide[message.report] = entry
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
+
+    def _begin(self, number: int, now: float) -> PendingReport:
+        newest = next(reversed(self._open), -1)
+        self._open[number] = entry = PendingReport(number, now)
+        if number < newest:  # from far behind, with files
+            self._open = dict(sorted(self._open.items()))
+        return entry
+
+    def _forget(self, number: int) -> PendingReport:
+        self._to_divide.pop(number, None)
+        return self._open.pop(number)
 
     def staged(self, rank: int, message: Staged) -> None:
         """Take note that a rank has staged its share, or cannot."""
@@ -216,8 +230,9 @@ class ReportTracker:
 
     def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports that every rank has made now, if they have files to stage, divided."""
-        for entry in self._open.values():
-            if entry.files and not entry.shares and self._made_by_all(entry):
+        for number, entry in list(self._to_divide.items()):
+            if entry.files and self._made_by_all(entry):
+                del self._to_divide[number]
                 entry.divide()
                 if entry.ready is None and not entry.staging & self._failed:
                     yield entry
@@ -225,21 +240,20 @@ class ReportTracker:
     def complete(self) -> Iterator[PendingReport]:
         """Yield, in order, and forget, the reports that have all they need."""
         while self._open:
-            number = min(self._open)
-            entry = self._open[number]
+            number, entry = next(iter(self._open.items()))
             if entry.files:
                 if not entry.shares or entry.staging:
                     return
             elif not self._made_by_all(entry) and (self._barrier or len(self._open) <= MOST_OPEN):
                 return
             self._done = max(self._done, number)
-            yield self._open.pop(number)
+            yield self._forget(number)
 
     def given_up(self) -> Iterator[list[int]]:
         """Forget the reports that are beyond those of a stopped rank; yield who waits in each."""
         if self._stopped_at < math.inf:  # else this looks at all, after each message
             for number in sorted(number for number in self._open if number > self._stopped_at):
-                yield sorted(self._open.pop(number).waiting)
+                yield sorted(self._forget(number).waiting)
 
     def is_done(self, below: int) -> bool:
         """Return whether no report below a number is still being made."""

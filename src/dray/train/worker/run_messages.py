@@ -145,7 +145,7 @@ def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
 
 def reported_in(line: bytes) -> Reported:
     """Return the report, without files, of which `line_of` has made a message."""
-    record = json.loads(line)
+    record = json.loads(line.decode())
     del record["attempt"], record["time"]
     return Reported(record.pop("report"), record)
 

@@ -65,7 +65,7 @@ class Progress:
         self._rows: dict[tuple[int, str], Rows] = {}
         self._start = time.monotonic()
         self._state = State.INITIALIZING
-        self._latest = self._reading = ""
+        self._reading = ""
         self._attempt = 0
         self._workers: Sequence[Mapping[str, Any]] = ()
         self._report: tuple[int, Mapping[str, object], float] | None = None
@@ -102,7 +102,6 @@ class Progress:
         self.reports += 1
         self._reading = describe_reading(message, len(self._workers))
         self._report = report, metrics, time.monotonic()
-        self._latest = f"report {report}: {format_metrics(metrics)}"
         self._screen_status(news=self.reports == 1)
 
     def committed(self, path: Place) -> None:
@@ -205,7 +204,9 @@ class Progress:
         if ranks[_MOST_SHOWN:]:
             shown.append(f"(and {describe_ranks(ranks[_MOST_SHOWN:])})")
         seconds = time.monotonic() - self._start
-        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", self._latest, self._reading]
+        report, metrics, _ = self._report or (None, {}, 0.0)
+        latest = "" if report is None else f"report {report}: {format_metrics(metrics)}"
+        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", latest, self._reading]
         if self.checkpoint is not None:
             parts.append(self.checkpoint.name)
         return [*shown, ", ".join(filter(None, parts))]
