@@ -459,3 +459,13 @@ def test_torch_checkpoints_hold_a_models_state_or_the_model(
         whole.get_model(torch.nn.Linear(2, 1))
     with pytest.raises(OSError, match=r"has no model\.pt"):
         TorchCheckpoint(tmp_path).get_model()
+
+
+def test_refusals_name_the_trainer_that_was_called() -> None:
+    class OwnTrainer(DataParallelTrainer):
+        pass
+
+    with pytest.raises(DeprecationWarning, match=r"^OwnTrainer\(\) has no argument 'metadata', "):
+        OwnTrainer(print, metadata={"a": 1})
+    with pytest.raises(DeprecationWarning, match="^OwnTrainer has no restore, "):
+        OwnTrainer.restore("/a")

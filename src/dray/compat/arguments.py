@@ -12,7 +12,9 @@ from dray.errors import AbsentArgumentError, DeprecatedArgumentError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def check_arguments(callee: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+def check_arguments(
+    callee: str, given: Mapping[str, object], known: Iterable[str], called: str = ""
+) -> None:
     """Refuse arguments that a function or class does not have.
 
     Those of Ray's pass if they are as if they had been left out, such as `datasets=None`.
@@ -20,13 +22,15 @@ def check_arguments(callee: str, given: Mapping[str, object], known: Iterable[st
     Args:
         callee: The function's or class's name, as in "dray.init".
         given: Arguments beyond its parameters.
+        called: The name of a subclass that was called.
 
     Raises:
         AbsentArgumentError: One has a meaning in Ray, or has none at all.
     """
+    table, callee = f"{callee}()", called or callee
     owner = f"{callee}()"
     for name, value in given.items():
-        entry = entry_of(owner, name)
+        entry = entry_of(table, name)
         if entry is None:
             near = nearest(name, known) or f"; it takes {', '.join(known)}"
             text = f"{owner} has no argument {name!r}{near}"

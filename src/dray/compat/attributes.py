@@ -71,13 +71,17 @@ def entry_of(owner: str, name: str) -> Absent | None:
     return _entries(owner).get(name)
 
 
-def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameError:
+def absent_name(
+    owner: str, name: str, known: Iterable[str] = (), called: str = ""
+) -> AbsentNameError:
     """Return the error for a name that a module or class does not have.
 
     Args:
         owner: The module's dotted name, or the class's name.
+        called: The name of a subclass that was asked.
     """
     entry = entry_of(owner, name)
+    owner = called or owner
     if entry is None:
         text = f"module {owner!r} has no attribute {name!r}{nearest(name, known)}"
         return AbsentNameError(text, owner=owner, absent=name)
@@ -92,7 +96,7 @@ class AbsentMember:
         self._owner, self._name = owner.__name__, name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        raise absent_name(self._owner, self._name)
+        raise absent_name(self._owner, self._name, called=owner.__name__)
 
 
 def with_absent_members(kind: type[T]) -> type[T]:

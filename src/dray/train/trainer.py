@@ -80,7 +80,7 @@ class DataParallelTrainer:
         validation_config: ValidationConfig | None = None,
     ) -> None:
         absent = {"resume_from_checkpoint": resume_from_checkpoint, "metadata": metadata}
-        check_arguments("DataParallelTrainer", absent, ())
+        check_arguments("DataParallelTrainer", absent, (), called=type(self).__name__)
         self._takes_config = _takes_config(
             train_loop_per_worker, given=train_loop_config is not None
         )
