@@ -38,6 +38,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def test_copies_are_whole_and_the_originals_stay(source: Path, tmp_path: Path) -> None:
     (source / "below" / "it").mkdir(parents=True)
+    (source / "below" / "nothing").mkdir()
     (source / "empty").touch()
     (source / "below" / "small").write_bytes(b"x")
     (source / "below" / "it" / "large").write_bytes(os.urandom((3 << 20) + 17))
@@ -54,6 +55,7 @@ def test_copies_are_whole_and_the_originals_stay(source: Path, tmp_path: Path) -
         target = tmp_path / str(care.flush)
         found = stage(str(source), target, list_files(str(source)), care)
         assert contents(source) == contents(target) == before
+        assert (target / "below" / "nothing").is_dir()
         for name, (size, checksum) in found.items():
             assert size == len(before[name])
             assert matches(target / name, (size, checksum))

@@ -95,6 +95,8 @@ def stage(
 ) -> dict[str, Fingerprint]:
     """Bring files into the staging directory, unless they lie there; return their fingerprints.
 
+    Directories without any come along.
+
     If the care taken of them is deferred, `secure` is to follow, which adds checksums of those that
     were not copied.
 
@@ -112,7 +114,7 @@ def stage(
         movable = _movable(source, names) if move and not lie_there else set()
     if not lie_there:
         with StorageError.instead(f"no directory can be made in {staging}"):
-            for folder in {os.path.dirname(name) for name in names}:
+            for folder in {os.path.dirname(name) for name in names}.union(_empty_folders(source)):
                 (staging / folder).mkdir(parents=True, exist_ok=True)
 
     def bring(name: str) -> Fingerprint:
@@ -129,6 +131,12 @@ def stage(
     found = [*in_threads(bring, ordered[:copies]), *in_threads(bring, ordered[copies:])]
     brought = dict(zip(ordered, found, strict=True))
     return brought if care.is_deferred else secure(staging, brought, care)
+
+
+def _empty_folders(top: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(top, followlinks=True):
+        if not folders and not files:
+            yield os.path.relpath(folder, top)
 
 
 def secure(directory: Path, files: Mapping[str, Fingerprint], care: Care) -> dict[str, Fingerprint]:
