@@ -467,5 +467,5 @@ def test_refusals_name_the_trainer_that_was_called() -> None:
 
     with pytest.raises(DeprecationWarning, match=r"^OwnTrainer\(\) has no argument 'metadata', "):
         OwnTrainer(print, metadata={"a": 1})
-    with pytest.raises(DeprecationWarning, match="^OwnTrainer has no restore, "):
+    with pytest.raises(DeprecationWarning, match=r"^OwnTrainer has no restore, "):
         OwnTrainer.restore("/a")

@@ -467,6 +467,23 @@ def test_what_a_storage_that_is_gone_has_is_not_denied(
     monkeypatch.undo()
 
 
+def test_a_storage_that_stays_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run has to write at its end takes no further wait; an answer ends that."""
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "1")
+    ask = mock.Mock(side_effect=OSError("no route to host"))
+    for what in ("s3://silent/run/checkpoint", "s3://silent/run/events", "s3://silent/run/.lease"):
+        with pytest.raises(StorageError, match="no route to host"):
+            retry.persistently(f"{what} cannot be written", ask)
+    assert 4 < ask.call_count < 15
+    begin = ask.call_count
+    with pytest.raises(StorageError, match=r"1 attempt in 0\.0 s"):
+        retry.persistently("s3://silent/run/events cannot be written", ask)
+    assert ask.call_count == begin + 1
+    assert retry.persistently("s3://silent/run cannot be listed", lambda: "there") == "there"
+    ask.side_effect = [OSError("no route to host"), "written"]
+    assert retry.persistently("s3://silent/run/events cannot be written", ask) == "written"
+
+
 def test_who_waits_for_an_answer_is_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

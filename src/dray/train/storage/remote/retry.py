@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
 import threading
@@ -14,6 +15,9 @@ from dray.errors import StorageError, describe
 from dray.settings import Settings
 
 T = TypeVar("T")
+
+# Storage -> when, by the monotonic clock, a request to it was last given up for want of an answer.
+_silent: dict[str, float] = {}
 
 _logger = logging.getLogger(__name__)
 
@@ -52,6 +56,9 @@ def persistently(
     what: str, call: Callable[[], T], limit_s: float | None = None, *, bulk: bool = False
 ) -> T:
     """Return what a request returns, tried again while it fails in ways that may pass.
+
+    Once one has been given up, others to the same storage are tried once each, until one of them is
+    answered, or as long has passed again: what a run still has to write takes no longer so.
 
     Args:
         what: Beginning of the error if it goes on failing, with the URL.
@@ -94,20 +101,28 @@ class _Teller:
 
 def _tried(what: str, call: Callable[[], T], limit: float, teller: _Teller) -> T:
     begin, attempts, wait = time.monotonic(), 0, _FIRST_WAIT_S
+    storage = "/".join(what.split("/", 3)[:3])  # of its URL all before the path
+    patience = 0.0 if begin - _silent.get(storage, -math.inf) < limit else limit
     while True:
         attempts += 1
         try:
-            return call()
+            answer = call()
         except (FileNotFoundError, FileExistsError, StorageError):
             raise
         except Exception as error:  # each library has errors of its own
             lasted = time.monotonic() - begin
             pause = max(wait * random.uniform(0.5, 1.0), _asked_pause_s(error))
-            if _is_final(error) or lasted + pause > limit:
+            is_final = _is_final(error)
+            if is_final or lasted + pause > patience:
+                if not is_final:
+                    _silent[storage] = time.monotonic()
                 raise _given_up(what, error, attempts, lasted) from error
             teller.trouble = _described(error)
             if lasted >= _TELL_AFTER_S:
                 teller.tell()
+        else:
+            _silent.pop(storage, None)
+            return answer
         time.sleep(pause)
         wait = min(2 * wait, _LONGEST_WAIT_S)
 
