@@ -128,6 +128,7 @@ UNFIT = {
     ),
     "starts a process": "import subprocess; process = subprocess.Popen(['sleep', '100'])",
     "asks for the rank": "import os; RANK = os.environ.get('RANK')",
+    "asks for its devices": "import os; SHOWN = os.environ.get('ASCEND_RT_VISIBLE_DEVICES')",
     "fails there": "import os; os.environ['RANK']",
     "exits": "import os; 'RANK' in os.environ or os.sys.exit()",
     "writes": "import os; 'RANK' in os.environ or print('HERE', os.write(2, b'HERE'))",

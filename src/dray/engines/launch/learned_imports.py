@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dray import host
+from dray.accelerators import families
 from dray.engines.launch import driver_fork
 from dray.engines.rpc import lifeline
 
 # More is no training step any more.
 _MOST = 5000
-# Variables that differ between the ranks of a run.
+# Variables that differ between the ranks of a run, besides those that show each its devices.
 _OF_A_RANK = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
     *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "JAX_PLATFORMS"),
@@ -70,6 +71,7 @@ def import_fit(modules: Iterable[str]) -> None:
         UnfitError: This process must not have forks any more, because of the last package.
     """
     helpers = lifeline.children(os.getpid())
+    of_a_rank = _OF_A_RANK.union(*(family.variables for family in families()))
     draw_ids = [name for name in _DRAW_IDS if name not in sys.modules]
     with _recorded_variables() as asked:
         for name in modules:
@@ -81,7 +83,7 @@ def import_fit(modules: Iterable[str]) -> None:
             except BaseException as error:
                 raise UnfitError(new) from error
             if (
-                asked & _OF_A_RANK
+                asked & of_a_rank
                 or driver_fork.uses_devices()
                 or any(part in sys.modules for part in draw_ids)
                 or lifeline.children(os.getpid()) != helpers
