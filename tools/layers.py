@@ -22,7 +22,7 @@ accelerators
 scheduling
 * engines.base engines.runtime engines.object_ref engines.runtime_env engines.local_packages
   engines.console engines.terminal_lines engines.result_lists engines.thread_limits
-  engines.placement_group
+  engines.placement_group engines.torch_store
 engines.local
 * engines session compat.init_context
 * engines.rpc engines.status_socket

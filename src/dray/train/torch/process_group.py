@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dray.accelerators import Family, family_named
 from dray.accelerators.vendors.nvidia import is_slice
+from dray.engines.torch_store import open_store
 from dray.errors import ConfigError
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.torch.devices import devices_of, unusable
@@ -162,22 +162,11 @@ _group: torch.distributed.ProcessGroup | None = None
 
 
 def _open_store(address: str, timeout: timedelta) -> int:
-    """Open the store that ranks meet at, and return its port.
-
-    The listening socket is made here and handed over, so that no port is picked and then lost to
-    somebody else, and so that it listens on this address alone.
-    """
-    from torch.distributed import TCPStore
-
+    """Open the store that ranks meet at, and return its port."""
     global _store
     current_session("init_process_group").clean_ups.callback(leave_process_group)
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family, backlog=1024) as listener:
-        port: int = listener.getsockname()[1]
-        fd = listener.detach()
-    _store = TCPStore(
-        address, port, None, True, timeout, wait_for_workers=False, master_listen_fd=fd
-    )
+    _store = open_store(address, timeout)
+    port: int = _store.port
     return port
 
 

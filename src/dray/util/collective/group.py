@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -14,6 +13,7 @@ from dray.checks import require
 from dray.core.actor import ActorHandle
 from dray.core.objects import get
 from dray.core.remote import remote
+from dray.engines.torch_store import open_store
 from dray.errors import ActorDiedError, CollectiveError, ConfigError, DrayError
 from dray.util.collective.types import Backend, ReduceOp
 
@@ -49,6 +49,14 @@ class Group:
         with self.failing("the start"):
             self._store = _meet(name, rank, world_size, address, timeout)
             self.processes = _new_process_group(self, address, self._store, timeout)
+
+    def close(self) -> None:
+        """Give back what the backend holds for the group; what Gloo has goes with the object."""
+        if self.backend is Backend.NCCL:
+            processes = self.processes
+            close = getattr(processes, "shutdown", None) or processes._shutdown  # of PyTorch 2.4
+            with self.failing("the end"):
+                close()
 
     def check_rank(self, rank: int) -> None:
         """Raise ConfigError if there is no such rank."""
@@ -215,7 +223,7 @@ def _meet(
         meeting: ActorHandle = remote(_Meeting).options(**options).remote()
         try:
             if rank == 0:
-                store = _open_store(address, timeout)
+                store = open_store(address, timeout)
                 get(meeting.tell.remote(address, store.port, world_size - 1))
             else:
                 told = get(meeting.ask.remote(timeout.total_seconds()))
@@ -233,17 +241,6 @@ def _meet(
         absent = [each for each in range(world_size) if not store.check([str(each)])]
         raise _absent(name, rank, absent, timeout) from None
     return store
-
-
-def _open_store(address: str, timeout: timedelta) -> torch.distributed.TCPStore:
-    """Return a store whose socket is made here, so that it listens on this address alone."""
-    from torch.distributed import TCPStore
-
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, 0), family=family, backlog=1024) as listener:
-        port = listener.getsockname()[1]
-        fd = listener.detach()
-    return TCPStore(address, port, None, True, timeout, wait_for_workers=False, master_listen_fd=fd)
 
 
 def _absent(name: str, rank: int, absent: Sequence[int], timeout: timedelta) -> CollectiveError:
