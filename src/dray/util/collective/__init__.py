@@ -159,7 +159,9 @@ def _join(actor: object, *arguments: Any) -> None:
 
 def destroy_collective_group(group_name: str = "default") -> None:
     """Leave a group; do nothing if this actor is in no such group."""
-    _groups.pop(_key(group_name), None)
+    group = _groups.pop(_key(group_name), None)
+    if group is not None:
+        group.close()
 
 
 def is_group_initialized(group_name: str = "default") -> bool:
