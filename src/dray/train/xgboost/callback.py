@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
@@ -92,8 +92,11 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         """Report a round."""
-        self._last = dict(_results(evals_log))
-        rounds = model.num_boosted_rounds() if self._reports.frequency else 0  # a call of C
+        self._last = _newest(evals_log)
+        if not self._reports.frequency:
+            self._reports.report(self._last)
+            return False
+        rounds = model.num_boosted_rounds()
         due = self._reports.is_due(rounds)
         self._reports.report(self._last, rounds, _saves(model) if due else None)
         return False
@@ -115,14 +118,17 @@ def _saves(model: Any) -> Callable[[str], object] | None:
     return save
 
 
-def _results(evals_log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield the newest results by name; those of cross-validation have a deviation."""
+def _newest(evals_log: Mapping[str, Any]) -> dict[str, float]:
+    """Return the newest results by name; those of cross-validation have a deviation."""
+    found: dict[str, float] = {}
     for data, of_data in evals_log.items():
         for metric, values in of_data.items():
-            value, *deviation = values[-1] if isinstance(values[-1], tuple) else values[-1:]
-            yield f"{data}-{metric}", _plain(value)
-            if deviation:
-                yield f"{data}-{metric}-stdv", _plain(deviation[0])
+            name, value = f"{data}-{metric}", values[-1]
+            if isinstance(value, tuple):
+                found[name], found[f"{name}-stdv"] = map(_plain, value)
+            else:
+                found[name] = _plain(value)
+    return found
 
 
 def _plain(value: Any) -> Any:
