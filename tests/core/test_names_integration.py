@@ -60,6 +60,24 @@ def test_functions_take_rays_keyword_names(core_engine: str) -> None:
         ray.put("value", _owner=Here)
 
 
+def test_what_is_defined_in_a_function_has_a_name_of_its_own(core_engine: str) -> None:
+    def names() -> tuple[str | None, str]:
+        context = ray.get_runtime_context()
+        return context.get_task_name(), str(context.get_task_function_name())
+
+    class Local:
+        def names(self) -> tuple[str | None, str]:
+            return names()
+
+    for found, name in (
+        (ray.get(ray.remote(names).remote()), "names"),
+        (ray.get(ray.remote(Local).remote().names.remote()), "Local.names"),
+    ):
+        assert found[0] == name
+        assert found[1].endswith(name)
+        assert "<locals>" not in found[1]
+
+
 def test_references_have_rays_members(core_engine: str) -> None:
     ref = double.remote(4)
     assert (ref.is_nil(), len(ref.binary()), ref.hex()) == (False, ref.size(), ref.binary().hex())

@@ -19,6 +19,7 @@ from dray.engines.runtime import (
     Origin,
     Placement,
     TaskOptions,
+    own_name,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -93,7 +94,7 @@ def task_options(
             f"{function.__qualname__} is an `async def`, which a task cannot be: call it by "
             "asyncio.run(...) in a function, or make it a method of an actor"
         )
-    function_name = str(getattr(function, "__qualname__", function))
+    function_name = own_name(function)
     default: int | str = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
@@ -156,7 +157,7 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
         for _, member in inspect.getmembers(kind, inspect.isfunction)
     )
     return ActorOptions(
-        class_name=kind.__qualname__,
+        class_name=own_name(kind),
         resources=held,
         # An actor that asks for nothing is placed where a CPU is, and then holds none.
         placement_resources={"CPU": 1} if asks_nothing else held,

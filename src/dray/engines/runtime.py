@@ -428,6 +428,11 @@ class Runtime(ABC):
         """Return nodes, actors, tasks and what waits for what."""
 
 
+def own_name(what: object) -> str:
+    """Return the name of a function or class, without that of a function it is defined in."""
+    return str(getattr(what, "__qualname__", what)).rpartition("<locals>.")[2]
+
+
 def group_name_taken(name: str) -> NameTakenError:
     """Return the error of a placement group whose name another one has."""
     return NameTakenError(

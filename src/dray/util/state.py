@@ -396,20 +396,15 @@ def _task(entry: TaskStatus) -> TaskState:
         state = _WAITING.get(entry.why, "PENDING_ARGS_AVAIL")
     return TaskState(
         task_id=entry.task_id,
-        name=_without_place(entry.name),
+        name=entry.name,
         state=state.upper(),
-        func_or_class_name=_without_place(entry.function),
+        func_or_class_name=entry.function,
         type=_TASK_TYPES.get(entry.type, entry.type),
         actor_id=entry.actor_id,
         worker_pid=entry.pid,
         node_id=entry.node_id,
         required_resources=dict(entry.resources),
     )
-
-
-def _without_place(name: str) -> str:
-    """Return a function's name without that of the function that it is defined in."""
-    return name.rpartition("<locals>.")[2]
 
 
 def _chosen(found: list[S], kind: type[S], filters: Filters | None, limit: int) -> list[S]:

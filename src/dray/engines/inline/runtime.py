@@ -44,6 +44,7 @@ from dray.engines.runtime import (
     TaskOptions,
     WorkOptions,
     group_name_taken,
+    own_name,
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
@@ -103,7 +104,7 @@ class InlineRuntime(Runtime):
             group = self._place(options, options.resources)
             devices = self._first_devices(options)  # a task ends before another one begins
             here, around = self._surroundings(options, group, devices)
-            function_name = f"{function.__module__}.{function.__qualname__}"
+            function_name = f"{function.__module__}.{own_name(function)}"
             work = Work(
                 title=f"task {options.name}",
                 find=lambda: copied,

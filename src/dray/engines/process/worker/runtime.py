@@ -26,6 +26,7 @@ from dray.engines.runtime import (
     Returned,
     Submit,
     TaskOptions,
+    own_name,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError
@@ -202,5 +203,7 @@ def _name_of(function: Any, title: Any) -> str | None:
     """Return the name of a task's function in its module, or of a method in its actor's class."""
     if isinstance(function, str):
         return f"{title}.{function}"
-    name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
-    return None if function is None else f"{module}.{name}" if module else name
+    if function is None:
+        return None
+    module = getattr(function, "__module__", None)
+    return f"{module}.{own_name(function)}" if module else own_name(function)
