@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import pickle
 import threading
 from collections.abc import Callable
@@ -118,6 +119,39 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
     assert state.list_actors(filters=[("class_name", "=", "Holder"), ("STATE", "=", "ALIVE")])
     gate.open()
     assert ray.get([*refs, *many, call])[-1] == "Holder.hold"
+
+
+def test_processes_objects_and_programs_are_listed(process_engine: None, gate: Gate) -> None:
+    state = UTIL.state
+
+    @ray.remote
+    class Keeper:
+        def keep(self, refs: list[Any]) -> tuple[int, str]:
+            self.refs = refs
+            return os.getpid(), ray.get_runtime_context().get_worker_id()
+
+    keeper, ref = Keeper.remote(), ray.put(bytes(1 << 18))
+    pending = ray.remote(gate.pass_through).remote()
+    gate.heard()
+    pid, worker_id = ray.get(keeper.keep.remote([ref]))
+    worker = state.get_worker(worker_id)
+    assert worker is not None
+    assert (worker.pid, worker.is_alive, worker.worker_type) == (pid, True, "WORKER")
+    [driver] = state.list_workers(filters=[("worker_type", "=", "DRIVER")])
+    assert (driver.pid, driver.ip) == (os.getpid(), ray.util.get_node_ip_address())
+    held = state.get_objects(ref.hex())
+    assert {(each.pid, each.type) for each in held} == {(driver.pid, "DRIVER"), (pid, "WORKER")}
+    assert {(each.object_size >= 1 << 18, each.task_status) for each in held} == {
+        (True, "FINISHED")
+    }
+    [running] = state.get_objects(pending.hex())
+    assert (running.object_size, running.task_status) == (-1, "RUNNING")
+    gate.open()
+    assert {each.object_id for each in state.list_objects()} == {ref.hex(), pending.hex()}
+    job = state.get_job(ray.get_runtime_context().get_job_id())
+    assert job is not None
+    assert [job] == state.list_jobs()
+    assert (job.type, job.status, job["submission_id"]) == ("DRIVER", "RUNNING", None)
 
 
 def test_nodes_are_chosen_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,6 +271,18 @@ ARGUMENTS = {
     "dray.util.state.list_placement_groups": (
         "address filters limit timeout detail raise_on_missing_output _explain"
     ),
+    "dray.util.state.list_workers": (
+        "address filters limit timeout detail raise_on_missing_output _explain"
+    ),
+    "dray.util.state.list_objects": (
+        "address filters limit timeout detail raise_on_missing_output _explain"
+    ),
+    "dray.util.state.list_jobs": (
+        "address filters limit timeout detail raise_on_missing_output _explain"
+    ),
+    "dray.util.state.get_worker": "id address timeout _explain",
+    "dray.util.state.get_objects": "id address timeout _explain",
+    "dray.util.state.get_job": "id address timeout _explain",
     "dray.util.state.get_actor": "id address timeout _explain",
     "dray.util.state.get_task": "id address timeout _explain",
     "dray.util.state.get_node": "id address timeout _explain",

@@ -262,14 +262,9 @@ _IN_CONFIG = "put what the workers need into train_loop_config"
 
 _STATE: dict[str, str | Absent] = {
     **_each(
-        "get_objects list_objects", "summarize_objects() says how many there are, and their bytes"
-    ),
-    **_each("get_worker list_workers", "list_tasks() and list_actors() have the workers' pids"),
-    **_each(
         "get_log list_logs",
         "what workers print is shown by the driver, and a run's is below its directory, in logs/",
     ),
-    **_each("get_job list_jobs", "`dray status --json` has the programs of yours"),
     "list_runtime_envs": "get_runtime_context().runtime_env is that of a task or actor",
     "list_cluster_events": "a run's events.jsonl says what happened",
     "StateApiClient": "the functions of dray.util.state ask for the session of this program",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -322,3 +323,21 @@ def describe_node(node: Node, *, alive: bool = True) -> Described:
         "Resources": dict(node.resources) if alive else {},
         "Labels": node.all_labels,
     }
+
+
+def describe_worker(worker_id: str, pid: int, node: Node, *, is_driver: bool = False) -> Described:
+    """Return a living process under the names that Ray uses."""
+    return {
+        "worker_id": worker_id,
+        "is_alive": True,
+        "worker_type": "DRIVER" if is_driver else "WORKER",
+        "node_id": node.node_id,
+        "ip": node.address,
+        "pid": pid,
+    }
+
+
+def describe_job(job_id: str) -> Described:
+    """Return this program under the names that Ray uses."""
+    words = " ".join(sys.orig_argv)
+    return {"job_id": job_id, "type": "DRIVER", "status": "RUNNING", "entrypoint": words}

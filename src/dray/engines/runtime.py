@@ -424,6 +424,10 @@ class Runtime(ABC):
         """Return the resources that nobody holds now, summed over the nodes."""
 
     @abstractmethod
+    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+        """Return the processes, the objects that they refer to, or programs, as Ray names them."""
+
+    @abstractmethod
     def status(self) -> ProgramStatus:
         """Return nodes, actors, tasks and what waits for what."""
 

@@ -1,4 +1,4 @@
-"""The state of the session: its actors, tasks, nodes and placement groups.
+"""The state of the session: its actors, tasks, objects, nodes and so on.
 
 Only what there is now is known: a task that has ended is not listed any more.
 """
@@ -6,28 +6,47 @@ Only what there is now is known: a task that has ended is not listed any more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any, Literal, TypeVar
 
 from dray import session
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.status import ActorStatus, ProgramStatus, TaskStatus
+from dray.util.state_rows import (
+    ActorState,
+    JobState,
+    NodeState,
+    ObjectState,
+    PlacementGroupState,
+    State,
+    TaskState,
+    WorkerState,
+)
 
 __all__ = [
     "ActorState",
+    "JobState",
     "NodeState",
+    "ObjectState",
     "PlacementGroupState",
     "TaskState",
+    "WorkerState",
     "get_actor",
+    "get_job",
     "get_node",
+    "get_objects",
     "get_placement_group",
     "get_task",
+    "get_worker",
     "list_actors",
+    "list_jobs",
     "list_nodes",
+    "list_objects",
     "list_placement_groups",
     "list_tasks",
+    "list_workers",
     "summarize_actors",
     "summarize_objects",
     "summarize_tasks",
@@ -49,116 +68,7 @@ _WAITING = {"for resources": "PENDING_NODE_ASSIGNMENT", "for its actor": "SUBMIT
 _TASK_TYPES = {"task": "NORMAL_TASK", "call": "ACTOR_TASK"}
 
 
-class _State:
-    """A state, whose fields can also be had as items, as of a dict."""
-
-    def __getitem__(self, name: str) -> Any:
-        return vars(self)[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a field, or the default if there is none of that name."""
-        return vars(self).get(name, default)
-
-    def keys(self) -> Iterator[str]:
-        """Return the names of the fields."""
-        return iter(vars(self))
-
-    def asdict(self) -> dict[str, Any]:
-        """Return it as a dict."""
-        return dict(vars(self))
-
-
-@dataclass(frozen=True)
-class ActorState(_State):
-    """An actor.
-
-    Example:
-        >>> import dray
-        >>> from dray.util.state import get_actor
-        >>> @dray.remote
-        ... class Greeter:
-        ...     def greet(self):
-        ...         return "hello"
-        >>> greeter = Greeter.remote()
-        >>> dray.get(greeter.greet.remote())
-        'hello'
-        >>> state = get_actor(greeter._actor_id)
-        >>> state.class_name, state.state
-        ('Greeter', 'ALIVE')
-    """
-
-    actor_id: str
-    class_name: str
-    state: str
-    name: str | None = None
-    pid: int | None = None
-    node_id: str | None = None
-    required_resources: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class TaskState(_State):
-    """A task, or a call of an actor, that runs or waits.
-
-    Example:
-        >>> from dray.util.state import TaskState
-        >>> state = TaskState(task_id="1", name="square", state="RUNNING")
-        >>> state.name, state["state"]
-        ('square', 'RUNNING')
-    """
-
-    task_id: str
-    name: str
-    state: str
-    func_or_class_name: str = ""
-    type: str = ""
-    actor_id: str | None = None
-    worker_pid: int | None = None
-    node_id: str | None = None
-    required_resources: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class NodeState(_State):
-    """A node.
-
-    Example:
-        >>> from dray.util.state import list_nodes
-        >>> [(node.state, node["node_ip"]) for node in list_nodes()]
-        [('ALIVE', '127.0.0.1')]
-    """
-
-    node_id: str
-    node_ip: str
-    state: str
-    node_name: str
-    resources_total: dict[str, float]
-    labels: dict[str, str]
-    is_head_node: bool = False
-    state_message: str | None = None
-
-
-@dataclass(frozen=True)
-class PlacementGroupState(_State):
-    """A placement group.
-
-    Example:
-        >>> from dray.util import placement_group, remove_placement_group
-        >>> from dray.util.state import list_placement_groups
-        >>> group = placement_group([{"CPU": 1}], name="shown")
-        >>> [state.bundles for state in list_placement_groups(filters=[("name", "=", "shown")])]
-        [{0: {'CPU': 1}}]
-        >>> remove_placement_group(group)
-    """
-
-    placement_group_id: str
-    name: str
-    state: str
-    strategy: str | None
-    bundles: dict[int, dict[str, float]]
-
-
-S = TypeVar("S", bound=_State)
+S = TypeVar("S", bound=State)
 
 
 def list_actors(
@@ -266,6 +176,67 @@ def list_placement_groups(
     return _chosen(found, PlacementGroupState, filters, limit)
 
 
+def list_workers(
+    address: str | None = None,
+    filters: Filters | None = None,
+    limit: int = 100,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[WorkerState]:
+    """Return the processes of the program and of its tasks and actors; the arguments are as above.
+
+    Example:
+        >>> from dray.util.state import list_workers
+        >>> list_workers(filters=[("worker_type", "=", "DRIVER")])[0].is_alive
+        True
+    """
+    return _chosen(_described("workers", WorkerState), WorkerState, filters, limit)
+
+
+def list_objects(
+    address: str | None = None,
+    filters: Filters | None = None,
+    limit: int = 100,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[ObjectState]:
+    """Return the objects, once for each process that refers to it; the arguments are as above.
+
+    Those of functions and actors are left out.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.state import list_objects
+        >>> ref = dray.put(1)
+        >>> ref.hex() in [state.object_id for state in list_objects()]
+        True
+    """
+    return _chosen(_described("objects", ObjectState), ObjectState, filters, limit)
+
+
+def list_jobs(
+    address: str | None = None,
+    filters: Filters | None = None,
+    limit: int = 100,
+    timeout: float = 30,
+    detail: bool = False,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> list[JobState]:
+    """Return the programs: this one, or those of the cluster; the arguments are as above.
+
+    Example:
+        >>> from dray.util.state import list_jobs
+        >>> [job.type for job in list_jobs()]
+        ['DRIVER']
+    """
+    return _chosen(_described("jobs", JobState), JobState, filters, limit)
+
+
 def get_actor(
     id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> ActorState | None:
@@ -323,6 +294,47 @@ def get_placement_group(
     return _only(list_placement_groups(limit=_ALL), "placement_group_id", id)
 
 
+def get_worker(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> WorkerState | None:
+    """Return the process of this id; None if there is none.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.state import get_worker
+        >>> get_worker(dray.get_runtime_context().get_worker_id()).worker_type
+        'DRIVER'
+    """
+    return _only(list_workers(limit=_ALL), "worker_id", id)
+
+
+def get_objects(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> list[ObjectState]:
+    """Return the object of this id, once for each process that refers to it.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.state import get_objects
+        >>> len(get_objects(dray.put(1).hex()))  # no reference is left
+        0
+    """
+    return [state for state in list_objects(limit=_ALL) if state.object_id == id]
+
+
+def get_job(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> JobState | None:
+    """Return the program of this id; None if there is none.
+
+    Example:
+        >>> from dray.util.state import get_job
+        >>> get_job("0") is None
+        True
+    """
+    return _only(list_jobs(limit=_ALL), "job_id", id)
+
+
 def summarize_actors(
     address: str | None = None,
     timeout: float = 30,
@@ -378,6 +390,12 @@ def _status() -> ProgramStatus:
     return session.current_runtime().status()
 
 
+def _described(what: Literal["workers", "objects", "jobs"], kind: type[S]) -> list[S]:
+    names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
+    rows = session.current_runtime().described(what)
+    return [kind(**{name: row.get(name) for name in names}) for row in rows]
+
+
 def _actor(entry: ActorStatus) -> ActorState:
     return ActorState(
         actor_id=entry.actor_id,
@@ -427,7 +445,7 @@ def _only(found: list[S], name: str, value: str) -> S | None:
     return next((state for state in found if state[name] == value), None)
 
 
-def _summary(found: Sequence[_State], name: str) -> dict[str, dict[str, int]]:
+def _summary(found: Sequence[State], name: str) -> dict[str, dict[str, int]]:
     counts = Counter((state[name], state["state"]) for state in found)
     summary: dict[str, dict[str, int]] = {}
     for (title, state), count in counts.items():

@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from dray.engines.inline.actor import InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
 from dray.engines.inline.values import InlineRef, settled, store, store_arguments
-from dray.engines.local import describe_node, nodes_of
+from dray.engines.local import describe_job, describe_node, describe_worker, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
     GROUP_REMOVED,
@@ -335,6 +335,13 @@ class InlineRuntime(Runtime):
     def available_resources(self) -> dict[str, float]:
         self._sweep()
         return self._ledger.available()
+
+    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+        if what == "jobs":
+            return [describe_job(self.home.job_id)]
+        node = self._ledger.nodes[0]
+        here = describe_worker(self.home.worker_id, os.getpid(), node, is_driver=True)
+        return [here] if what == "workers" else []  # nobody counts references here
 
     def status(self) -> ProgramStatus:
         self._sweep()

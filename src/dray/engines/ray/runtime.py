@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import ray
 import ray.util
@@ -25,7 +25,7 @@ from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
 from dray.engines.ray.portable_errors import with_portable_errors, with_portable_methods
 from dray.engines.ray.references import RayRef, bare, bare_named, error_of, ray_refs, shown, wrapper
-from dray.engines.ray.status import status
+from dray.engines.ray.status import described, status
 from dray.engines.ray.waits import hear_signals
 from dray.engines.ray.workers import gpu_variables
 from dray.engines.ray.workers.forked_worker import own_membership
@@ -310,6 +310,9 @@ class RayRuntime(Runtime):
 
     def available_resources(self) -> dict[str, float]:
         return self._available()
+
+    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+        return described(what)
 
     def status(self) -> ProgramStatus:
         return status(self.nodes())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import ray
 
@@ -49,6 +49,23 @@ def status(nodes: list[Described]) -> ProgramStatus:
             note=f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
         )
     return found(tasks=[_task(task) for task in tasks], task_count=len(tasks))
+
+
+def described(what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+    """Return what Ray's dashboard knows of the living processes, of objects or of programs."""
+    from ray.util import state
+    from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
+
+    only = {"workers": [("is_alive", "=", True)]}
+    rows = getattr(state, f"list_{what}")(
+        address=ray.get_runtime_context().gcs_address,
+        limit=RAY_MAX_LIMIT_FROM_API_SERVER,
+        filters=only.get(what),
+        raise_on_missing_output=False,
+    )
+    return [
+        {name: getattr(value, "value", value) for name, value in vars(row).items()} for row in rows
+    ]
 
 
 def _pending_groups() -> list[WaitingStatus]:

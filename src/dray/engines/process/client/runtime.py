@@ -11,7 +11,7 @@ import weakref
 from _blake2 import blake2b  # hashlib loads all of OpenSSL
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.process.client.conversation import accepted
@@ -308,6 +308,10 @@ class ProcessRuntime(Values):
 
     def available_resources(self) -> dict[str, float]:
         found: dict[str, float] = self.demand("query", "available")
+        return found
+
+    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+        found: list[Described] = self.demand("query", what)
         return found
 
     def status(self) -> ProgramStatus:

@@ -204,7 +204,11 @@ class DriverRuntime(ProcessRuntime):
     def on_query(self, client: Client, question: int, what: str) -> None:
         from dray.engines.process.hub.status import answer  # slow to import, and seldom asked for
 
-        self.hub.reply(client, question, answer(what, self.tasks, self.actors, self._groups))
+        self.hub.reply(
+            client,
+            question,
+            answer(what, self.tasks, self.actors, self._groups, self.client, self._job_id),
+        )
 
     def execution_context(self) -> ExecutionContext:
         return ExecutionContext(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
-from dray.engines.local import describe_node, nodes_of
+from dray.engines.local import describe_job, describe_node, describe_worker, nodes_of
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.records import ActorRecord, Task
+from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
+from dray.engines.rpc.serialization import INLINE, STORED, Payload, is_error
+from dray.engines.runtime import Described
 from dray.status import (
     MOST_TASKS,
     ActorStatus,
@@ -20,7 +23,9 @@ from dray.status import (
 )
 
 
-def answer(what: str, tasks: Tasks, actors: Actors, groups: Groups) -> object:
+def answer(
+    what: str, tasks: Tasks, actors: Actors, groups: Groups, driver: Client, job_id: str
+) -> object:
     """Return what somebody asks about the session."""
     ledger = tasks.ledger
     answers: dict[str, Callable[[], object]] = {
@@ -31,6 +36,9 @@ def answer(what: str, tasks: Tasks, actors: Actors, groups: Groups) -> object:
         ],
         "total": ledger.total,
         "available": ledger.available,
+        "workers": lambda: [worker for _, worker in _processes(tasks, driver)],
+        "objects": lambda: _objects(tasks, actors, driver),
+        "jobs": lambda: [describe_job(job_id)],
         "status": lambda: _status(tasks, actors, groups, None),
         "overview": lambda: _status(tasks, actors, groups, MOST_TASKS),
     }
@@ -92,6 +100,58 @@ def _task(task: Task) -> TaskStatus:
         seconds=round(time.monotonic() - task.since, 1),
         resources={} if task.actor else dict(task.kind.shape.resources),
     )
+
+
+def _processes(tasks: Tasks, driver: Client) -> list[tuple[Client, Described]]:
+    """Return the program and the workers that have begun."""
+    here = describe_worker(f"{0:08x}", os.getpid(), tasks.ledger.nodes[0], is_driver=True)
+    return [(driver, here)] + [
+        (worker.client, describe_worker(f"{worker.number:08x}", worker.pid, worker.node))
+        for worker in tasks.pool.all.values()
+        if worker.pid is not None
+    ]
+
+
+def _objects(tasks: Tasks, actors: Actors, driver: Client) -> list[Described]:
+    """Return the objects, once for each process that refers to one."""
+    store, found = tasks.hub.store, []
+    for client, process in _processes(tasks, driver):
+        for number in sorted(client.holds):
+            payload = store.find(number).payload
+            if number in actors.all or payload == b"":  # it stands for an actor or a function
+                continue
+            pinned = type(payload) is tuple and payload[0] == STORED and payload[1] in client.pins
+            found.append(
+                {
+                    "object_id": f"{number:032x}",
+                    "object_size": _size(payload),
+                    "task_status": _progress(tasks.table.maker_of(number)),
+                    "reference_type": "PINNED_IN_MEMORY" if pinned else "LOCAL_REFERENCE",
+                    "type": process["worker_type"],
+                    "pid": process["pid"],
+                    "ip": process["ip"],
+                }
+            )
+    return found
+
+
+def _size(payload: Payload | None) -> int:
+    """Return the bytes of a value; -1 if it is not there, or an error."""
+    if isinstance(payload, bytes):
+        return len(payload)
+    if payload is None or is_error(payload):
+        return -1
+    if payload[0] == INLINE:
+        return len(payload[1]) + sum(map(len, payload[2]))
+    return sum(payload[-2])
+
+
+def _progress(maker: Task | None) -> str:
+    if maker is None:
+        return "FINISHED"
+    if maker.unready:
+        return "PENDING_ARGS_AVAIL"
+    return "PENDING_NODE_ASSIGNMENT" if maker.worker is None else "RUNNING"
 
 
 def _waiting(tasks: Tasks) -> list[WaitingStatus]:
