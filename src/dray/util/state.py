@@ -206,7 +206,7 @@ def list_objects(
 ) -> list[ObjectState]:
     """Return the objects, once for each process that refers to it; the arguments are as above.
 
-    Those of functions and actors are left out.
+    Those of functions and actors are left out; the inline engine knows none.
 
     Example:
         >>> import dray
