@@ -16,7 +16,18 @@ import pytest
 
 import dray.data
 from dray.data.datatype import DataType
-from dray.data.expressions import Expr, col, download, lit, pyarrow_udf, udf, unnest
+from dray.data.expressions import (
+    Expr,
+    col,
+    download,
+    lit,
+    monotonically_increasing_id,
+    pyarrow_udf,
+    random,
+    udf,
+    unnest,
+    uuid,
+)
 from dray.errors import AbsentError, ConfigError, DataFunctionError
 
 PAIRS = pa.map_(pa.string(), pa.int64())
@@ -215,10 +226,46 @@ def test_what_is_no_expression_is_refused(what: Callable[[], object], message: s
 def test_expressions_say_what_they_calculate_and_what_is_not_there() -> None:
     assert repr((col("x") + 1) * lit(2)) == "multiply(add(col('x'), 1), lit(2))"
     assert [expr.name for expr in (col("a"), col("a").alias("b"), col("a") + 1)] == ["a", "b", None]
-    with pytest.raises(AbsentError, match="has no random: write it with map_batches"):
-        getattr(dray.data.expressions, "random")  # noqa: B009
+    with pytest.raises(AbsentError, match=r"has no star: with_column\(\) keeps all other columns"):
+        getattr(dray.data.expressions, "star")  # noqa: B009
 
 
 def test_arrow_arrays_that_a_function_returns() -> None:
     made = dray.data.range(2).map_batches(lambda batch: {"a": pa.array(["p", "q"])})
     assert made.take_all() == [{"a": "p"}, {"a": "q"}]
+
+
+def test_random_numbers() -> None:
+    rows = dray.data.range(1000)
+
+    def drawn(**options: Any) -> list[float]:
+        made = rows.with_column("x", random(**options))
+        return [row["x"] for row in made.take_all()]
+
+    numbers = drawn()
+    assert 0 <= min(numbers) < max(numbers) < 1
+    assert 0.4 < float(np.mean(numbers)) < 0.6
+    assert numbers != drawn()
+    assert drawn(seed=1) == drawn(seed=1)
+    assert drawn(seed=1) != drawn(seed=2)
+    again = rows.with_column("x", random(seed=1))
+    assert again.take_all() != again.take_all()
+    same = rows.with_column("x", random(seed=1, reseed_after_execution=False) * 10)
+    assert same.take_all() == same.take_all()
+    assert 20 < rows.filter(expr=random(seed=3) < 0.05).count() < 90
+    objects = rows.limit(3).map(lambda row: {"object": {1, row["id"]}})
+    assert objects.with_column("x", random(seed=1)).count() == 3
+    with pytest.raises(ConfigError, match="seed must be a whole number"):
+        random(seed="x")  # type: ignore[arg-type]
+    assert repr(random() + 1) == "add(random(), 1)"
+
+
+def test_numbers_and_texts_of_a_rows_own() -> None:
+    rows = dray.data.range(9).map_batches(lambda batch: batch, batch_size=2)
+    made = rows.with_columns({"n": monotonically_increasing_id(), "key": uuid()})
+    assert len({row["key"] for row in made.take_all()}) == 9
+    assert {len(row["key"]) for row in made.take_all()} == {36}
+    numbers = [row["n"] for row in made.take_all()]
+    assert numbers == list(range(numbers[0], numbers[0] + 9))
+    both = [row["n"] for part in made.split(2) for row in part.take_all()]
+    assert len(set(both)) == 9

@@ -18,6 +18,7 @@ import pytest
 import dray
 import dray.data
 from dray.data import ActorPoolStrategy
+from dray.data.expressions import monotonically_increasing_id, random
 from dray.data.pools import advice
 from dray.errors import ActorDiedError, DataFunctionError, InfeasibleError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, collective
@@ -361,3 +362,15 @@ def test_a_column_may_be_added_in_workers(core_engine: str) -> None:
     pids = {row["pid"] for row in ROWS.add_column("pid", pid, concurrency=1).take_all()}
     assert len(pids) == 1
     assert (pids == {os.getpid()}) == (core_engine == "inline")
+
+
+def test_workers_number_rows_and_draw_numbers(core_engine: str) -> None:
+    rows = dray.data.range(40).map_batches(lambda batch: batch, batch_size=5)
+    numbers = {
+        "n": monotonically_increasing_id(),
+        "x": random(seed=1, reseed_after_execution=False),
+    }
+    made = rows.with_columns(numbers, concurrency=2).take_all()
+    here = rows.with_columns(numbers).take_all()
+    assert len({row["n"] for row in [*made, *here]}) == 80
+    assert [row["x"] for row in made] == [row["x"] for row in here]

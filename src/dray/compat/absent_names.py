@@ -341,11 +341,8 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "star StarExpr", "with_column() keeps all other columns; choose with select_columns()"
     )
     | _each(
-        "random uuid monotonically_increasing_id RandomExpr UUIDExpr MonotonicallyIncreasingIdExpr",
-        "write it with map_batches(), or zip() the rows with dray.data.range() for numbers",
-    )
-    | _each(
-        "BinaryExpr DownloadExpr Operation UDFExpr UnaryExpr",
+        "BinaryExpr DownloadExpr MonotonicallyIncreasingIdExpr Operation RandomExpr UDFExpr "
+        "UUIDExpr UnaryExpr",
         "every expression is an Expr, whose repr says what it calculates",
     ),
     "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from dray.data.expressions import Expr, UnnestExpr, checked
+from dray.data.expressions import Expr, UnnestExpr
+from dray.data.expressions.tree import checked
 from dray.data.forms.blocks import Column, Table, put_column
 from dray.errors import ConfigError
 

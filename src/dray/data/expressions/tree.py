@@ -1,47 +1,20 @@
-"""Calculations on columns, such as `col("price") * 2`, for `with_column` and `filter`.
-
-An expression is a tree; what it makes of a block are columns of Arrow, by `pyarrow.compute`.
-"""
+"""Expressions as trees: columns, values, and functions on them."""
 
 from __future__ import annotations
 
 import builtins
-import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dray.checks import require
-from dray.compat.attributes import attach_getattr
+import pyarrow as pa
+import pyarrow.compute as pc
 
-require("pyarrow", "dray[data]")
-
-import pyarrow as pa  # noqa: E402 (what is above says how to install it)
-import pyarrow.compute as pc  # noqa: E402
-
-from dray.data.columns import kernels  # noqa: E402
-from dray.data.columns.kernels import LateInstance, UserKernel  # noqa: E402
-from dray.data.datatype import DataType  # noqa: E402
-from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
-from dray.data.forms.names import column_named  # noqa: E402
-from dray.data.sources.base import Filesystem  # noqa: E402
-from dray.data.sources.downloads import downloaded  # noqa: E402
-from dray.errors import ConfigError  # noqa: E402
-
-__all__ = [
-    "AliasExpr",
-    "ColumnExpr",
-    "Expr",
-    "LiteralExpr",
-    "UnnestExpr",
-    "col",
-    "download",
-    "lit",
-    "pyarrow_udf",
-    "udf",
-    "unnest",
-]
+from dray.data.columns import kernels
+from dray.data.datatype import DataType
+from dray.data.forms.blocks import Column, Table, Value
+from dray.data.forms.names import column_named
+from dray.errors import ConfigError
 
 
 def _method(function: Callable[..., Value]) -> Callable[..., Expr]:
@@ -248,6 +221,21 @@ class Call(Expr):
         return f"{self.function.__name__}({', '.join([*map(repr, self.arguments), *named])})"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Generated(Expr):
+    """Values that follow from no column, such as random numbers."""
+
+    make: Callable[[Table], Column]
+    called: str
+
+    def of(self, table: Table) -> Value:
+        """Return a value for each row."""
+        return self.make(table)
+
+    def __repr__(self) -> str:
+        return self.called
+
+
 @dataclass(frozen=True)
 class UnnestExpr:
     """The columns that the fields of records become; `unnest` makes it."""
@@ -338,118 +326,8 @@ class TimeFunctions(Functions):
     ceil, floor, round = _methods(kernels.ceil_times, kernels.floor_times, kernels.round_times)
 
 
-def col(name: str) -> ColumnExpr:
-    """Return the values of a column, to be calculated with.
-
-    Args:
-        name: Its name.
-
-    Example:
-        >>> import dray.data
-        >>> from dray.data.expressions import col
-        >>> dray.data.range(3).with_column("double", col("id") * 2).take(1)
-        [{'id': 0, 'double': 0}]
-    """
-    return ColumnExpr(name)
-
-
-def lit(value: Value) -> LiteralExpr:
-    """Return a value that is the same for all rows, to be calculated with.
-
-    Args:
-        value: A number, a text, None or the like.
-
-    Example:
-        >>> import dray.data
-        >>> from dray.data.expressions import lit
-        >>> dray.data.range(3).with_column("split", lit("train")).take(1)
-        [{'id': 0, 'split': 'train'}]
-    """
-    return LiteralExpr(value)
-
-
-def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator of functions on columns, which makes expressions of their calls.
-
-    The function gets a block's columns as those of Arrow and returns one of as many values, of
-    Arrow, NumPy or pandas. A class has its instance made where it is first called.
-
-    Args:
-        return_dtype: Nothing; Ray's: the column has the type of what comes back.
-
-    Example:
-        >>> import dray.data
-        >>> import pyarrow.compute as pc
-        >>> from dray.data.datatype import DataType
-        >>> from dray.data.expressions import col, udf
-        >>> @udf(return_dtype=DataType.int64())
-        ... def plus(values, other):
-        ...     return pc.add(values, other)
-        >>> dray.data.range(3).with_column("more", plus(col("id"), 5) * 2).take(1)
-        [{'id': 0, 'more': 10}]
-    """
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        if not inspect.isclass(function):
-            return _expressed(function)
-        return lambda *arguments, **named: _expressed(LateInstance(function, arguments, named))
-
-    return decorate
-
-
-pyarrow_udf = udf
-
-
-def _expressed(function: Callable[..., Value]) -> Callable[..., Expr]:
-    @functools.wraps(function)
-    def call(*arguments: object, **named: object) -> Expr:
-        return Call(UserKernel(function), arguments, named)
-
-    return call
-
-
-def download(uri_column_name: str, *, filesystem: Filesystem | None = None) -> Expr:
-    """Return the contents of files whose addresses are in a column; null where there is none.
-
-    Args:
-        uri_column_name: The column of paths and URLs.
-        filesystem: Of Arrow or fsspec; default: what each address says.
-
-    Example:
-        >>> import dray.data
-        >>> from dray.data.expressions import download
-        >>> rows = dray.data.from_items([{"path": "/etc/hostname"}, {"path": "/no/such/file"}])
-        >>> rows.with_column("bytes", download("path")).take_all()[1]
-        {'path': '/no/such/file', 'bytes': None}
-    """
-
-    def download(uris: Column) -> Column:
-        return pa.array(downloaded(uris.to_pylist(), filesystem), pa.binary())
-
-    return Call(download, (col(uri_column_name),), {})
-
-
-def unnest(expr: Expr) -> UnnestExpr:
-    """Return the fields of records as columns of their own, for `with_columns`.
-
-    Args:
-        expr: A calculation whose values are records.
-
-    Example:
-        >>> import dray.data
-        >>> from dray.data.expressions import col, unnest
-        >>> rows = dray.data.from_items([{"user": {"name": "ada", "age": 36}}])
-        >>> rows.with_columns(unnest(col("user"))).columns()
-        ['user', 'name', 'age']
-    """
-    return UnnestExpr(checked(expr, "unnest"))
-
-
 def checked(expr: object, taker: str) -> Expr:
     """Return what is an expression, and refuse all else."""
     if not isinstance(expr, Expr):
         raise ConfigError(f"{taker} takes an expression such as col('x') + 1, not {expr!r}")
     return expr
-
-
-attach_getattr(__name__)

@@ -1,0 +1,49 @@
+"""Calculations on columns, such as `col("price") * 2`, for `with_column` and `filter`.
+
+An expression is a tree; what it makes of a block are columns of Arrow, by `pyarrow.compute`.
+"""
+
+from __future__ import annotations
+
+from dray.checks import require
+from dray.compat.attributes import attach_getattr
+
+require("pyarrow", "dray[data]")
+
+from dray.data.expressions.makers import (  # noqa: E402 (what is above says how to install it)
+    col,
+    download,
+    lit,
+    monotonically_increasing_id,
+    pyarrow_udf,
+    random,
+    udf,
+    unnest,
+    uuid,
+)
+from dray.data.expressions.tree import (  # noqa: E402
+    AliasExpr,
+    ColumnExpr,
+    Expr,
+    LiteralExpr,
+    UnnestExpr,
+)
+
+__all__ = [
+    "AliasExpr",
+    "ColumnExpr",
+    "Expr",
+    "LiteralExpr",
+    "UnnestExpr",
+    "col",
+    "download",
+    "lit",
+    "monotonically_increasing_id",
+    "pyarrow_udf",
+    "random",
+    "udf",
+    "unnest",
+    "uuid",
+]
+
+attach_getattr(__name__)
