@@ -134,6 +134,17 @@ def test_columns_come_at_the_end_or_in_the_place_of_their_namesakes() -> None:
     assert grouped.take_all() == [{"id": 0, "n": 0}, {"id": 1, "n": 2}, {"id": 2, "n": 4}]
 
 
+def test_texts_of_pandas_are_put_together() -> None:
+    table = pa.table({"a": pa.array(["a", None], pa.large_string()), "b": ["x", "y"]})
+    rows = dray.data.from_arrow(table).with_columns(
+        {"ab": col("a") + col("b"), "ba": "_" + col("b") + col("a"), "a_": col("a") + "_"}
+    )
+    assert rows.select_columns(["ab", "ba", "a_"]).take(1) == [
+        {"ab": "ax", "ba": "_xa", "a_": "a_"}
+    ]
+    assert rows.take_batch()["ab"][1] is None
+
+
 def test_rows_are_kept_for_which_a_condition_is_true(tmp_path: Path) -> None:
     pq.write_table(TABLE.select(["x", "s"]), tmp_path / "a.parquet")
     rows = dray.data.read_parquet(tmp_path)

@@ -22,10 +22,13 @@ from dray.errors import ConfigError
 
 def add(left: Value, right: Value) -> Value:
     """Return sums, or texts put together."""
-    left, right = _decoded(left), _decoded(right)
-    if _is_text(left) or _is_text(right):
-        return pc.binary_join_element_wise(left, right, "")
-    return pc.add(left, right)
+    sides = [_decoded(left), _decoded(right)]
+    if not any(map(_is_text, sides)):
+        return pc.add(*sides)
+    large = any(getattr(side, "type", None) == pa.large_string() for side in sides)
+    kind = pa.large_string() if large else pa.string()
+    texts = [pc.cast(side, kind) if _is_text(side) else side for side in sides]
+    return pc.binary_join_element_wise(*texts, pa.scalar("", kind))
 
 
 def _decoded(value: Value) -> Value:
