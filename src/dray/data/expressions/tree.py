@@ -17,10 +17,16 @@ from dray.data.forms.names import column_named
 from dray.errors import ConfigError
 
 
-def _method(function: Callable[..., Value]) -> Callable[..., Expr]:
-    """Return a method that calls a function with an expression and further arguments."""
+def _method(function: Callable[..., Value], first: builtins.str = "") -> Callable[..., Expr]:
+    """Return a method that calls a function with an expression and further arguments.
+
+    Args:
+        first: Ray's name of the first of these, where the function has another one.
+    """
 
     def method(self: Any, *arguments: object, **named: object) -> Expr:
+        if first in named:
+            arguments = (named.pop(first), *arguments)
         return Call(function, (self._expr, *arguments), named)
 
     method.__doc__ = f"Return what `{function.__name__}` makes of the values."
@@ -90,13 +96,13 @@ class Expr:
         )
 
     is_null, is_not_null = _method(pc.is_null), _method(pc.is_valid)
-    is_in, not_in = _method(kernels.is_in), _method(kernels.not_in)
+    is_in, not_in = _method(kernels.is_in, "values"), _method(kernels.not_in, "values")
     ceil, floor, round, trunc = _methods(pc.ceil, pc.floor, pc.round, pc.trunc)
     ln, log10, log2, exp = _methods(pc.ln, pc.log10, pc.log2, pc.exp)
     sin, cos, tan = _methods(pc.sin, pc.cos, pc.tan)
     asin, acos, atan = _methods(pc.asin, pc.acos, pc.atan)
     negate, sign, abs = _methods(pc.negate_checked, pc.sign, pc.abs_checked)
-    power = _method(pc.power)
+    power = _method(pc.power, "exponent")
 
     def cast(self, target_type: DataType | pa.DataType, *, safe: bool = True) -> Expr:
         """Return the values as another type.
@@ -279,7 +285,7 @@ class StringFunctions(Functions):
     replace, replace_regex = _method(pc.replace_substring), _method(pc.replace_substring_regex)
     replace_slice, slice = _method(pc.binary_replace_slice), _method(pc.utf8_slice_codeunits)
     split, split_regex = _method(pc.split_pattern), _method(pc.split_pattern_regex)
-    split_whitespace, repeat = _method(pc.utf8_split_whitespace), _method(pc.binary_repeat)
+    split_whitespace, repeat = _method(pc.utf8_split_whitespace), _method(pc.binary_repeat, "n")
     center, lpad, rpad = _methods(pc.utf8_center, pc.utf8_lpad, pc.utf8_rpad)
     strip, lstrip, rstrip = _methods(kernels.strip, kernels.lstrip, kernels.rstrip)
     pad = _method(kernels.pad)
@@ -288,7 +294,7 @@ class StringFunctions(Functions):
 class ListFunctions(Functions):
     """Functions on lists: `col("items").list.len()`, `col("items").list[0]`."""
 
-    len, get = _method(pc.list_value_length), _method(pc.list_element)
+    len, get = _method(pc.list_value_length), _method(pc.list_element, "index")
     sort, flatten = _method(kernels.sort_lists), _method(kernels.flatten_lists)
 
     slice = _method(kernels.slice_lists)
@@ -308,7 +314,8 @@ class ArrayFunctions(Functions):
 class StructFunctions(Functions):
     """Functions on records: `col("user").struct["name"]`."""
 
-    field = field_by_index = __getitem__ = _method(pc.struct_field)
+    field = __getitem__ = _method(pc.struct_field, "field_name")
+    field_by_index = _method(pc.struct_field, "index")
 
 
 class MapFunctions(Functions):
@@ -322,7 +329,7 @@ class TimeFunctions(Functions):
 
     year, month, day = _methods(pc.year, pc.month, pc.day)
     hour, minute, second = _methods(pc.hour, pc.minute, pc.second)
-    strftime = _method(pc.strftime)
+    strftime = _method(pc.strftime, "fmt")
     ceil, floor, round = _methods(kernels.ceil_times, kernels.floor_times, kernels.round_times)
 
 
