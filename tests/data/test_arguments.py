@@ -57,8 +57,10 @@ def test_a_misspelled_argument_names_the_method_and_what_it_takes() -> None:
         ROWS.select_columns("id", zzz=1)
 
 
-def test_arguments_of_rays_that_dray_does_not_need_are_taken() -> None:
+def test_arguments_of_rays_that_dray_does_not_need_are_taken(tmp_path: Path) -> None:
     table = pa.table({"x": [1]})
+    data.range(2).write_csv(tmp_path)
+    of_tasks = {"resources": {"x": 1}, "label_selector": {"x": "y"}, "accelerator_type": "T4"}
     made = [
         data.range(2, parallelism=2, concurrency=1, override_num_blocks=2),
         data.range_tensor(2, parallelism=2, concurrency=1, override_num_blocks=2),
@@ -66,11 +68,14 @@ def test_arguments_of_rays_that_dray_does_not_need_are_taken() -> None:
         data.from_pandas([pd.DataFrame({"x": [1]})] * 2, 2),
         data.from_arrow([table, table], override_num_blocks=2),
         data.from_torch([1, 2], local_read=True),
+        data.read_csv(tmp_path, **of_tasks, runtime_env={}, max_calls=1, fallback_strategy=[]),
+        data.range(2).map(dict, max_calls=2, ray_remote_args_fn=None, fallback_strategy=None),
         data.range(2).random_shuffle(seed=np.int64(3), num_blocks=2, num_cpus=1),
         data.range(2).repartition(None, 1, strict=True, shuffle=True, keys=["id"], sort=True),
         data.range(2).join(data.range(2), "inner", 2, partition_size_hint=1, validate_schemas=True),
     ]
     assert [dataset.count() for dataset in made] == [2] * len(made)
+    assert data.from_items([1, None]).unique("item", True) == [1]
 
 
 @pytest.mark.parametrize("seed", ["x", "3", 1.5, -1, True])
@@ -153,6 +158,8 @@ def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
     assert data.read_json(tmp_path).count() == 8
     with pytest.raises(AbsentArgumentError, match="write what iter_batches"):
         ROWS.write_json(tmp_path, orient="split")
+    with pytest.raises(AbsentArgumentError, match="give the options themselves"):
+        ROWS.map(dict, ray_remote_args_fn=dict)
     with pytest.raises(AbsentArgumentError, match=r"call filter\(expr=...\) of the dataset"):
         data.read_parquet(tmp_path, filter=col("id") > 1)
 

@@ -92,6 +92,7 @@ _OWN_READER = "make rows of it with from_items, or read it in map_batches() over
 _NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
 _AS_NEEDED = "write what iter_batches() yields as you need it, with pyarrow or pandas"
 _WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
+_ONE_QUERY = "one process asks the query; union() the datasets of several queries"
 _FROM_VALUES = "types follow from the values; cast columns with map_batches() if need be"
 _MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() repeats rows"
 _DATA: dict[str, str | Absent] = {
@@ -347,7 +348,31 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     ),
     "dray.data.collate_fn": {"DefaultCollateFn": "iter_torch_batches() makes tensors without it"},
     "dray.data.aggregate": {"VectorizedAggregateFnV2": "write a subclass of AggregateFnV2"},
-    "dray.data.read_parquet()": {"filter": _gone("call filter(expr=...) of the dataset")},
+    "dray.data.read_parquet()": {
+        "filter": _gone("call filter(expr=...) of the dataset"),
+        "catalog": "give it the paths of the table's files",
+        "include_row_hash": Absent("make such a column with map_batches()", unset=(False,)),
+        "skip_paths": "give it the paths alone that it is to read",
+        "tensor_column_schema": "reshape arrays with map_batches()",
+    },
+    "dray.data.read_sql()": _each("shard_keys shard_hash_fn", Absent(_ONE_QUERY, unset=("MD5",))),
+    **{
+        f"dray.data.read_{what}()": _each(
+            "arrow_open_stream_args arrow_open_file_args",
+            "give it filesystem=, and packed files of text an ending that says how, such as .gz",
+        )
+        for what in ("binary_files", "images", "numpy", "text")
+    },
+    **{
+        f"Dataset.{method}()": {
+            "ray_remote_args_fn": "give the options themselves, such as num_gpus= and runtime_env=",
+            "fallback_strategy": "ask for what all suitable nodes have in label_selector=",
+        }
+        for method in (
+            *("map", "map_batches", "flat_map", "filter", "add_column", "with_column"),
+            *("with_columns", "drop_columns", "rename_columns", "select_columns"),
+        )
+    },
     "dray.data.read_tfrecords()": {"tf_schema": _FROM_VALUES},
     "Dataset.write_tfrecords()": {"tf_schema": _FROM_VALUES},
     "dray.data.sources": {

@@ -31,7 +31,7 @@ class Totals(Parts):
         """
         return GroupedData(self, named_columns([] if key is None else key, "groupby"))
 
-    def unique(self, column: str, *, ignore_nulls: bool = False) -> list[Value]:
+    def unique(self, column: str, ignore_nulls: bool = False) -> list[Value]:
         """Return the values of a column, each once; null as well, unless it is left out."""
         found = relational.unique(self.only([column]).blocks(), column)
         return [value for value in found if value is not None] if ignore_nulls else found

@@ -22,7 +22,7 @@ _OF_ACTORS = (
     *("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector"),
     *("scheduling_strategy", "runtime_env", "max_restarts", "max_task_retries"),
 )
-OPTIONS = ("concurrency", "compute", "udf_modifying_row_count", *_OF_ACTORS)
+OPTIONS = ("concurrency", "compute", "udf_modifying_row_count", "max_calls", *_OF_ACTORS)
 
 
 @checked_arguments("ActorPoolStrategy")

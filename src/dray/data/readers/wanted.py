@@ -18,7 +18,8 @@ from dray.data.sources.partitions import PATH, Labels, Partitioning, PathPartiti
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
     *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
-    *("meta_provider", "override_num_blocks"),
+    *("meta_provider", "override_num_blocks", "label_selector", "fallback_strategy", "max_calls"),
+    *("resources", "accelerator_type", "runtime_env", "compute"),
 )
 FileOrder: TypeAlias = FileShuffleConfig | Literal["files"] | None
 
