@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from dray.errors import ConfigError, MissingDependencyError
+from dray.errors import ArgumentTypeError, ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -58,7 +58,7 @@ def seconds(timeout: Any) -> float | None:
 def check_namespace(namespace: object) -> None:
     """Raise ConfigError if it is neither None nor the name of a namespace."""
     if namespace is not None and not (isinstance(namespace, str) and namespace):
-        raise ConfigError(
+        raise ArgumentTypeError(
             f"namespace must be a string that is not empty, not {namespace!r}; None is the "
             "program's own"
         )

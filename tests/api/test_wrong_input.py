@@ -36,6 +36,29 @@ def test_only_functions_and_classes_become_remote() -> None:
         dray.remote(42)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(
+    ("target", "option", "value"),
+    [
+        *((_nothing, name, "1") for name in ("num_cpus", "memory", "max_retries", "max_calls")),
+        *((_nothing, name, 3) for name in ("resources", "runtime_env", "label_selector", "name")),
+        (_nothing, "num_returns", 1.5),
+        (_nothing, "resources", {"disk": "1"}),
+        (_nothing, "scheduling_strategy", 3),
+        (_nothing, "retry_exceptions", 3),
+        *((_Empty, name, "1") for name in ("max_restarts", "max_concurrency", "lifetime")),
+        *((_Empty, name, 3) for name in ("namespace", "concurrency_groups")),
+    ],
+    ids=str,
+)
+def test_an_option_of_the_wrong_kind_is_a_type_error_too(
+    target: Any, option: str, value: object
+) -> None:
+    """As on Ray."""
+    with pytest.raises(TypeError) as caught:
+        dray.remote(target).options(**{option: value})
+    assert isinstance(caught.value, ConfigError)
+
+
 @pytest.mark.parametrize("value", ["", 7])
 @pytest.mark.parametrize(
     "call",

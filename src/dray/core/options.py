@@ -22,7 +22,7 @@ from dray.engines.runtime import (
     own_name,
 )
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 from dray.scheduling.capacity import to_fixed
 from dray.scheduling.labels import check_selector
 
@@ -135,7 +135,9 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
     given = check_options(given, ACTOR, "actors")
     name, lifetime = _text(given, "name"), given.get("lifetime")
     if lifetime not in (None, "detached", "non_detached"):
-        raise ConfigError(f"lifetime must be 'detached', 'non_detached' or None, not {lifetime!r}")
+        raise ArgumentTypeError(
+            f"lifetime must be 'detached', 'non_detached' or None, not {lifetime!r}"
+        )
     if name == "":
         raise ConfigError("name must not be empty")
     if given.get("get_if_exists") and name is None:
@@ -204,10 +206,12 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
         ConfigError: A quantity is negative, no number, or finer than 1/10000.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{what} must map names of resources to quantities, not {given!r}")
+        raise ArgumentTypeError(f"{what} must map names of resources to quantities, not {given!r}")
     for name in given:
         if not isinstance(name, str):
-            raise ConfigError(f"{what} must map names of resources to quantities, not {name!r}")
+            raise ArgumentTypeError(
+                f"{what} must map names of resources to quantities, not {name!r}"
+            )
     to_fixed(given)
     check_quantities(given, what)
     return {name: plain(quantity) for name, quantity in given.items() if quantity}
@@ -216,7 +220,7 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
 def _resources(given: Options, default_cpus: float) -> dict[str, float]:
     custom = given.get("resources") or {}
     if not isinstance(custom, Mapping):
-        raise ConfigError(f"resources must be a dict of names to quantities, not {custom!r}")
+        raise ArgumentTypeError(f"resources must be a dict of names to quantities, not {custom!r}")
     for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "memory")):
         if name in custom:
             raise ConfigError(
@@ -274,7 +278,7 @@ def _num_returns(value: object) -> int | Literal["streaming", "dynamic"]:
     if value == "streaming" or value == "dynamic":
         return value
     if not is_whole(value, 0):
-        raise ConfigError(
+        raise ArgumentTypeError(
             f"num_returns must be a whole number, 0 or more, or 'streaming', not {value!r}"
         )
     if value > _MOST_RETURNS:
@@ -291,7 +295,7 @@ def _count(given: Options, name: str, default: Default, *, least: int) -> int | 
         return default
     if not is_whole(value, least):
         unlimited = ", or -1 for no limit" if least == -1 else ""
-        raise ConfigError(
+        raise ArgumentTypeError(
             f"{name} must be a whole number, {max(least, 0)} or more{unlimited}, not {value!r}"
         )
     if value > _MOST:
@@ -302,7 +306,7 @@ def _count(given: Options, name: str, default: Default, *, least: int) -> int | 
 def _text(given: Options, name: str) -> str | None:
     value = given.get(name)
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{name} must be a string, not {value!r}")
+        raise ArgumentTypeError(f"{name} must be a string, not {value!r}")
     return value
 
 
@@ -313,17 +317,17 @@ def _retry_exceptions(value: object) -> bool | tuple[type[BaseException], ...]:
         isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
     ):
         return tuple(value)
-    raise ConfigError(
+    raise ArgumentTypeError(
         f"retry_exceptions must be a bool or a list of exception types, not {value!r}"
     )
 
 
 def _check_groups(groups: object, methods: Mapping[str, Mapping[str, object]]) -> None:
     if not isinstance(groups, Mapping):
-        raise ConfigError(f"concurrency_groups must map names to numbers, not {groups!r}")
+        raise ArgumentTypeError(f"concurrency_groups must map names to numbers, not {groups!r}")
     for name, size in groups.items():
         if not is_whole(size, 1):
-            raise ConfigError(f"concurrency_groups[{name!r}] must be 1 or more, not {size!r}")
+            raise ArgumentTypeError(f"concurrency_groups[{name!r}] must be 1 or more, not {size!r}")
     for method, options in methods.items():
         group = options.get("concurrency_group")
         if group is not None and group not in groups:

@@ -9,7 +9,7 @@ from typing import Any
 from dray.checks import plain
 from dray.compat.arguments import checked_arguments
 from dray.engines.runtime import Group, Placement
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 from dray.scheduling.labels import EXISTS, check_selector
 
 
@@ -80,7 +80,7 @@ class In:
 
     def __init__(self, *values: str) -> None:
         if not values or not all(isinstance(value, str) for value in values):
-            raise ConfigError(f"{type(self).__name__}(...) takes strings, not {values!r}")
+            raise ArgumentTypeError(f"{type(self).__name__}(...) takes strings, not {values!r}")
         self.values = list(values)
 
     def __repr__(self) -> str:
@@ -170,7 +170,7 @@ def as_placement(strategy: object) -> Placement:
     if isinstance(strategy, NodeLabelSchedulingStrategy):
         hard, soft = _selector(strategy.hard, "hard"), _selector(strategy.soft or {}, "soft")
         return Placement("labels", hard_labels=hard, soft_labels=soft, soft=True)
-    raise ConfigError(
+    raise ArgumentTypeError(
         "scheduling_strategy must be None, 'DEFAULT', 'SPREAD' or a strategy of "
         f"dray.util.scheduling_strategies, not {strategy!r}"
     )
@@ -179,7 +179,7 @@ def as_placement(strategy: object) -> Placement:
 def _selector(expressions: Mapping[str, str | In | Exists], what: str) -> dict[str, str]:
     """Return expressions as a label selector."""
     if not isinstance(expressions, Mapping):
-        raise ConfigError(f"{what} must be a dict of labels to In(...), not {expressions!r}")
+        raise ArgumentTypeError(f"{what} must be a dict of labels to In(...), not {expressions!r}")
     operators = {k: v.as_selector() for k, v in expressions.items() if isinstance(v, In | Exists)}
     texts: dict[str, Any] = {k: v for k, v in expressions.items() if k not in operators}
     check_selector({k: v for k, v in operators.items() if not v.endswith(EXISTS)}, what)
@@ -198,7 +198,9 @@ def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
         return Placement("no group")
     group = getattr(placement_group, "_group", None)
     if not isinstance(group, Group):
-        raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")
+        raise ArgumentTypeError(
+            f"{placement_group!r} is no placement group of dray.util.placement_group"
+        )
     size = len(group.bundles)
     if not isinstance(index, int) or not -1 <= index < size:
         raise ConfigError(

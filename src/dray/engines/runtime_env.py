@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.errors import ConfigError, join_names
+from dray.errors import ArgumentTypeError, ConfigError, join_names
 
 # The fields that every engine can make; the rest needs one that installs software on nodes.
 _EVERYWHERE = ("env_vars", "working_dir")
@@ -48,7 +48,7 @@ class RuntimeEnv:
         if value is None:
             return cls()
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{what} must be a dict, not a {type(value).__name__}")
+            raise ArgumentTypeError(f"{what} must be a dict, not a {type(value).__name__}")
         fields = dict(value)
         unknown = sorted(map(str, set(fields) - {*_EVERYWHERE, *_ON_A_CLUSTER}))
         if unknown:
@@ -58,12 +58,12 @@ class RuntimeEnv:
             )
         variables = fields.pop("env_vars", None) or {}
         if not isinstance(variables, Mapping):
-            raise ConfigError(
+            raise ArgumentTypeError(
                 f"{what}['env_vars'] must be a dict, not a {type(variables).__name__}"
             )
         for name, text in variables.items():
             if not isinstance(name, str) or not isinstance(text, str):
-                raise ConfigError(
+                raise ArgumentTypeError(
                     f"{what}['env_vars'] must map strings to strings, not {name!r} to a value of "
                     f"{type(text).__name__}"
                 )
@@ -75,7 +75,7 @@ class RuntimeEnv:
                 )
         directory = fields.pop("working_dir", None)
         if not isinstance(directory, str | os.PathLike | None):
-            raise ConfigError(
+            raise ArgumentTypeError(
                 f"{what}['working_dir'] must be the path of a directory, not {directory!r}"
             )
         return cls(dict(variables), None if directory is None else os.fspath(directory), fields)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.checks import is_number, plain
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
 
@@ -30,7 +30,7 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
     for name, given in resources.items():
         quantity = plain(given)
         if not is_number(quantity):
-            raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
+            raise ArgumentTypeError(f"the quantity of {name} must be a number, not {quantity!r}")
         if not 0 <= quantity < float("inf"):
             raise ConfigError(f"the quantity of {name} must be 0 or more, not {quantity!r}")
         if quantity > _MOST:

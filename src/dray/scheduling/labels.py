@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID = "ray.io/node-id"
@@ -24,10 +24,12 @@ def check_selector(selector: object, what: str) -> None:
         selector: Label to "value", "!value", "in(a, b)" or "!in(a, b)".
     """
     if not isinstance(selector, Mapping):
-        raise ConfigError(f"{what} must be a dict of labels to values, not {selector!r}")
+        raise ArgumentTypeError(f"{what} must be a dict of labels to values, not {selector!r}")
     for name, value in selector.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise ConfigError(f"{what} must map strings to strings, not {name!r} to {value!r}")
+            raise ArgumentTypeError(
+                f"{what} must map strings to strings, not {name!r} to {value!r}"
+            )
         check_name(name, what)
         if not re.fullmatch(_SELECTOR, value):
             raise ConfigError(

@@ -65,7 +65,9 @@ def placement_group(
         >>> remove_placement_group(group)
     """
     if isinstance(bundles, str | Mapping) or not isinstance(bundles, Sequence) or not bundles:
-        raise ConfigError(f"bundles must be a list of dicts that is not empty, not {bundles!r}")
+        raise ArgumentTypeError(
+            f"bundles must be a list of dicts that is not empty, not {bundles!r}"
+        )
     checked = [resources_of(bundle, f"bundle {i}") for i, bundle in enumerate(bundles)]
     for index, bundle in enumerate(checked):
         if not bundle:
@@ -80,9 +82,9 @@ def placement_group(
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
     if not isinstance(name, str):
-        raise ConfigError(f"name must be a string, not {name!r}")
+        raise ArgumentTypeError(f"name must be a string, not {name!r}")
     if lifetime not in (None, "detached"):
-        raise ConfigError(f"lifetime must be 'detached' or None, not {lifetime!r}")
+        raise ArgumentTypeError(f"lifetime must be 'detached' or None, not {lifetime!r}")
     selectors = bundle_label_selector or []
     if selectors and len(selectors) != len(bundles):
         raise ConfigError(
