@@ -293,21 +293,15 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
         >>> dray.is_initialized()
         False
     """
-    with _lock:
-        try:
-            if _is_owner() and _engine is not None:
-                _engine.close()
-        except EngineError:  # refused: nothing has ended
-            raise
-        except BaseException:  # of a handler, such as Ctrl-C's, which ran when all had ended
-            _forget_engine()
-            raise
-        _forget_engine()
-
-
-def _forget_engine() -> None:
     global _engine, _options, _ahead
-    _engine, _options, _ahead = None, None, False
+    with _lock:
+        engine = _engine if _is_owner() else None
+        try:
+            if engine is not None:
+                engine.close()
+        finally:  # also if a handler raises, such as Ctrl-C's; not if the engine refuses to end
+            if engine is None or engine.closed:
+                _engine, _options, _ahead = None, None, False
 
 
 def current_engine() -> Engine:

@@ -196,6 +196,8 @@ class Engine(ABC):
     distributed: bool
     # Whether what workers print is shown.
     shows_output: bool = True
+    # Whether `close` has begun to end it.
+    closed: bool = False
 
     @abstractmethod
     def nodes(self) -> list[Node]:

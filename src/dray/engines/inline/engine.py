@@ -159,6 +159,7 @@ class InlineEngine(LocalEngine):
         return self._runtime
 
     def close(self) -> None:
+        self.closed = True
         self._ledger.close()
         self._asked.close()
         self._runtime.close()

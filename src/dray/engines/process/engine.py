@@ -113,7 +113,6 @@ class ProcessEngine(LocalEngine):
         self._watching_nodes: list[Callable[[], object]] = []
         self._attach_sockets: set[socket.socket] = set()  # of workers that may use tasks and actors
         self._lock = threading.Lock()
-        self._closed = False
         self._runtime: DriverRuntime | None = None
         self._options = options
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
@@ -356,9 +355,9 @@ class ProcessEngine(LocalEngine):
         if self._runtime is not None and self._runtime.lock.is_mine():
             raise EngineError(IN_A_FINALISER)
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
             if self._runtime is not None:
                 self._runtime.begin_close("dray.shutdown() was called")
         servers = self._servers.close()

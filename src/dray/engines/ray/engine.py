@@ -88,7 +88,6 @@ class RayEngine(Engine):
         self._actors: dict[int, RayActor | ForkedActor] = {}
         self._silent = SilentNodes()
         self._asked = PendingRequests()
-        self._closed = False
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
@@ -138,7 +137,7 @@ class RayEngine(Engine):
 
     def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
         end = self._status_socket.show(subject, describe)
-        if not self._closed:
+        if not self.closed:
             self._reader.start()
         return end
 
@@ -205,7 +204,7 @@ class RayEngine(Engine):
         node_id, devices = reservation.places[spec.bundle], reservation.shown[spec.bundle].devices
         start = functools.partial(self._start_agent, node_id, environment)
         with self._connection():
-            if self._closed:
+            if self.closed:
                 raise EngineError(CLOSED)
             agent = self._agents.at(node_id, environment, spec.modules, start)
             number = next(self._numbers)
@@ -247,7 +246,7 @@ class RayEngine(Engine):
         begin = self._begin(wire.dump(factory, name))
         actor.begin(begin._replace(environment={}, cwd="") if is_agent else begin)
         with self._connection():
-            if self._closed:
+            if self.closed:
                 raise EngineError(CLOSED)
             handle = make()
             actor.lives_in(lambda: self._kill(handle))
@@ -335,10 +334,10 @@ class RayEngine(Engine):
         return self._asked.add(Future())
 
     def close(self) -> None:
-        if self._closed:
+        if self.closed:
             return
         with self._connection():
-            self._closed = True
+            self.closed = True
         self._reservations.close()
         links = self._agents.links()
         for actor in list(self._actors.values()):
