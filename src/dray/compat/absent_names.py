@@ -398,11 +398,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         for what in ("csv", "images", "json", "numpy", "orc", "parquet", "webdataset")
     },
     "dray.data.preprocessors": {
-        **_each(
-            "CountVectorizer CustomKBinsDiscretizer FeatureHasher HashingVectorizer "
-            "UniformKBinsDiscretizer",
-            "write it with map_batches(), on scikit-learn say",
-        ),
         "BatchMapper": _gone("call map_batches() of the dataset"),
     },
     "Concatenator()": _each(

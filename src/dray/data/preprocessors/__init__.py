@@ -14,6 +14,10 @@ __all__ = [
     "Categorizer",
     "Chain",
     "Concatenator",
+    "CountVectorizer",
+    "CustomKBinsDiscretizer",
+    "FeatureHasher",
+    "HashingVectorizer",
     "LabelEncoder",
     "MaxAbsScaler",
     "MinMaxScaler",
@@ -28,11 +32,13 @@ __all__ = [
     "StandardScaler",
     "Tokenizer",
     "TorchVisionPreprocessor",
+    "UniformKBinsDiscretizer",
 ]
 
 _HOMES = {
     "dray.data.preprocessors.chain": ("Chain",),
     "dray.data.preprocessors.concatenator": ("Concatenator",),
+    "dray.data.preprocessors.discretizer": ("CustomKBinsDiscretizer", "UniformKBinsDiscretizer"),
     "dray.data.preprocessors.encoder": (
         "Categorizer",
         "LabelEncoder",
@@ -51,6 +57,11 @@ _HOMES = {
     "dray.data.preprocessors.tokenizer": ("Tokenizer",),
     "dray.data.preprocessors.torch": ("TorchVisionPreprocessor",),
     "dray.data.preprocessors.transformer": ("Normalizer", "PowerTransformer"),
+    "dray.data.preprocessors.vectorizer": (
+        "CountVectorizer",
+        "FeatureHasher",
+        "HashingVectorizer",
+    ),
 }
 
 attach_getattr(__name__, names=_HOMES)
@@ -58,6 +69,10 @@ attach_getattr(__name__, names=_HOMES)
 if TYPE_CHECKING:
     from dray.data.preprocessors.chain import Chain
     from dray.data.preprocessors.concatenator import Concatenator
+    from dray.data.preprocessors.discretizer import (
+        CustomKBinsDiscretizer,
+        UniformKBinsDiscretizer,
+    )
     from dray.data.preprocessors.encoder import (
         Categorizer,
         LabelEncoder,
@@ -76,3 +91,8 @@ if TYPE_CHECKING:
     from dray.data.preprocessors.tokenizer import Tokenizer
     from dray.data.preprocessors.torch import TorchVisionPreprocessor
     from dray.data.preprocessors.transformer import Normalizer, PowerTransformer
+    from dray.data.preprocessors.vectorizer import (
+        CountVectorizer,
+        FeatureHasher,
+        HashingVectorizer,
+    )

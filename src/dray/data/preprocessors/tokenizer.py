@@ -28,12 +28,13 @@ class Tokenizer(ColumnPreprocessor):
         output_columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._words = tokenization_fn or _words
+        self._words = tokenization_fn or words_of
 
     def _column(self, name: str, column: Column) -> Column:
         texts = column.to_pylist()
         return pa.array([None if text is None else self._words(text) for text in texts])
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Return what is between spaces."""
     return text.split(" ")

@@ -1,0 +1,230 @@
+"""Discretizers: the numbers of bins in place of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.checks import is_whole, plain
+from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Array, Column, Value
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
+from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CustomKBinsDiscretizer", "UniformKBinsDiscretizer"]
+
+# The edges of bins, or the bins themselves.
+Edges: TypeAlias = "Iterable[float] | pd.IntervalIndex"
+# The categories that bins become, or a type of whole numbers, which says nothing.
+DTypes: TypeAlias = "Mapping[str, pd.CategoricalDtype | type[np.integer[Any]]]"
+
+
+class _Discretizer(ColumnPreprocessor):
+    """A preprocessor that puts numbers into bins, as `pandas.cut` does.
+
+    Args:
+        bins: The choice of bins, for all columns or by column.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        bins: Value,
+        *,
+        right: bool = True,
+        include_lowest: bool = False,
+        duplicates: str = "raise",
+        dtypes: DTypes | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(columns, output_columns)
+        if isinstance(bins, Mapping) and not set(self.columns) <= set(bins):
+            missing = next(name for name in self.columns if name not in bins)
+            raise ConfigError(f"bins has none for column {missing!r}")
+        if duplicates not in ("raise", "drop"):
+            raise ConfigError(f"duplicates must be 'raise' or 'drop', not {duplicates!r}")
+        self.bins, self.right, self.include_lowest = bins, right, include_lowest
+        self.duplicates, self.dtypes = duplicates, dtypes
+
+    def _bins_of(self, name: str) -> Value:
+        return self.bins[name] if isinstance(self.bins, Mapping) else self.bins
+
+    def _edges(self, name: str) -> Edges:
+        """Return the edges of a column's bins."""
+        raise NotImplementedError
+
+    def _column(self, name: str, column: Column) -> Column:
+        values = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        edges: Any = self._edges(name)
+        if hasattr(edges, "get_indexer"):  # an IntervalIndex of pandas
+            numbers, count = edges.get_indexer(values), len(edges)
+        else:
+            edges = self._distinct(name, np.asarray(list(edges), np.float64))
+            numbers, count = self._numbers(values, edges), len(edges) - 1
+        numbers = np.where(np.isnan(values) | (numbers < 0) | (numbers >= count), -1, numbers)
+        made = pa.array(numbers, pa.int64(), mask=numbers < 0)
+        categories = getattr((self.dtypes or {}).get(name), "categories", None)
+        if categories is None:
+            return made
+        if len(categories) != count:
+            raise ConfigError(
+                f"column {name!r} has {count} bins, and its type {len(categories)} categories"
+            )
+        return pa.DictionaryArray.from_arrays(made.cast(pa.int32()), pa.array(list(categories)))
+
+    def _numbers(self, values: Array, edges: Array) -> Array:
+        numbers = np.searchsorted(edges, values, side="left" if self.right else "right") - 1
+        if self.include_lowest and self.right:
+            numbers = np.where(values == edges[0], 0, numbers)
+        return numbers
+
+    def _distinct(self, name: str, edges: Array) -> Array:
+        if np.any(np.diff(edges) < 0):
+            raise ConfigError(f"the edges of bins must rise, and those of {name!r} are {edges}")
+        distinct = np.unique(edges)
+        if len(distinct) < len(edges) and self.duplicates == "raise":
+            raise ConfigError(
+                f"column {name!r} has an edge of bins twice: duplicates='drop' leaves it out"
+            )
+        return distinct
+
+
+class CustomKBinsDiscretizer(_Discretizer):
+    """Makes the numbers of bins, from 0, of the values in them; null of others.
+
+    Args:
+        columns: The columns of numbers.
+        bins: The edges of the bins, rising, or a `pandas.IntervalIndex`; or these by column.
+        right: Whether a bin has its upper edge, and not its lower one.
+        include_lowest: Whether the first one has its lower edge too.
+        duplicates: "raise" refuses edges that are equal, "drop" leaves them out.
+        dtypes: The `pandas.CategoricalDtype` whose categories columns get in place of numbers.
+        output_columns: Names of the numbers; default: those of the columns.
+
+    Raises:
+        ConfigError: A column has no bins.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import CustomKBinsDiscretizer
+        >>> CustomKBinsDiscretizer(["id"], [0, 1, 3]).transform(dray.data.range(4)).take_all()
+        [{'id': None}, {'id': 0}, {'id': 1}, {'id': 1}]
+    """
+
+    _is_fittable = False
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        bins: Edges | Mapping[str, Edges],
+        *,
+        right: bool = True,
+        include_lowest: bool = False,
+        duplicates: str = "raise",
+        dtypes: DTypes | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            columns,
+            bins,
+            right=right,
+            include_lowest=include_lowest,
+            duplicates=duplicates,
+            dtypes=dtypes,
+            output_columns=output_columns,
+        )
+
+    def _edges(self, name: str) -> Edges:
+        edges: Edges = self._bins_of(name)
+        return edges
+
+
+class UniformKBinsDiscretizer(_Discretizer):
+    """Makes the numbers of bins of one width, from 0, of the values in them.
+
+    The bins are learned: they reach from the least value to the greatest.
+
+    Args:
+        columns: The columns of numbers.
+        bins: The number of bins, or numbers by column.
+        right: Whether a bin has its upper edge, and not its lower one.
+        include_lowest: Whether the first one has its lower edge too.
+        duplicates: "raise" refuses edges that are equal, "drop" leaves them out.
+        dtypes: The `pandas.CategoricalDtype` whose categories columns get in place of numbers.
+        output_columns: Names of the numbers; default: those of the columns.
+
+    Raises:
+        ConfigError: A column has no number of bins.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import UniformKBinsDiscretizer
+        >>> UniformKBinsDiscretizer(["id"], 2).fit_transform(dray.data.range(4)).take_all()
+        [{'id': 0}, {'id': 0}, {'id': 1}, {'id': 1}]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        bins: int | Mapping[str, int],
+        *,
+        right: bool = True,
+        include_lowest: bool = False,
+        duplicates: str = "raise",
+        dtypes: DTypes | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(
+            columns,
+            bins,
+            right=right,
+            include_lowest=include_lowest,
+            duplicates=duplicates,
+            dtypes=dtypes,
+            output_columns=output_columns,
+        )
+        for name in self.columns:
+            if not is_whole(plain(self._bins_of(name)), 1):
+                raise ConfigError(f"bins must be a number, 1 or more, not {self._bins_of(name)!r}")
+
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
+        group = ds.groupby(None)
+        least, most = group.min(self.columns).take(1), group.max(self.columns).take(1)
+        ends = {name: value for row in (*least, *most) for name, value in row.items()}
+        return {
+            name: self._between(name, ends.get(f"min({name})"), ends.get(f"max({name})"))
+            for name in self.columns
+        }
+
+    def _between(self, name: str, low: float | None, high: float | None) -> Array:
+        """Return the edges of bins, of which the outer ones are just beyond the values."""
+        if low is None or high is None:
+            raise ConfigError(f"column {name!r} has no values to learn bins from")
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise ConfigError(f"column {name!r} has values without end, which no bins reach")
+        count = self._bins_of(name) + 1
+        if low == high:
+            return np.linspace(low - _beyond(low), high + _beyond(high), count)
+        edges: Array = np.linspace(low, high, count)
+        edges[0 if self.right else -1] += (high - low) * (-_MARGIN if self.right else _MARGIN)
+        return edges
+
+    def _edges(self, name: str) -> Edges:
+        edges: Edges = self.stats_[name]
+        return edges
+
+
+# The part of all bins by which they reach beyond the values, as in pandas.
+_MARGIN = 0.001
+
+
+def _beyond(value: float) -> float:
+    return _MARGIN * abs(value) or _MARGIN
