@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 import dray
+from dray.errors import WorkerDiedError
+from dray.train import DataParallelTrainer, RunConfig
 from tests.support.gates import PATIENCE_S, Gate, gone, until
 
 
@@ -115,4 +120,31 @@ def test_what_a_process_leaves_that_ends_by_itself_goes_on(
     left = [psutil.Process(int(said)) for said in gate.heard(2)]
     assert all(process.is_running() for process in left)
     gate.open()
+    until(free)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_what_a_training_worker_leaves_ends_if_it_is_lost(
+    process_engine: None, gate: Gate, storage: Path, is_lost: bool
+) -> None:
+    def train() -> None:
+        gate.ring(os.getpid())
+        child.remote(gate)
+        Child.remote().run.remote(gate)
+        if is_lost:
+            threading.Event().wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        fit = DataParallelTrainer(train, run_config=RunConfig(storage_path=storage)).fit
+        fitted = pool.submit(fit)
+        trainer, *left = (int(said) for said in gate.heard(3))
+        if is_lost:
+            os.kill(trainer, signal.SIGKILL)
+            with pytest.raises(WorkerDiedError):
+                fitted.result(PATIENCE_S)
+        else:
+            fitted.result(PATIENCE_S)
+            until(lambda: not psutil.pid_exists(trainer))
+            assert all(map(psutil.pid_exists, left))
+            gate.open()
     until(free)

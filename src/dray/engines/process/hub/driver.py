@@ -25,7 +25,7 @@ from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.lost_nodes import settle_losses
-from dray.engines.process.hub.orphans import bequest_of, end_orphans
+from dray.engines.process.hub.orphans import bequest_of, bequest_of_attached, end_orphans
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.protocol import operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
@@ -397,7 +397,9 @@ class DriverRuntime(ProcessRuntime):
         self._unwatch(line)
         if not isinstance(line, WorkerProcess):  # whose end is told by the fork server
             line.gone = True
+            left = bequest_of_attached(line.client, self.tasks, self.actors)
             self.hub.forget_client(line.client)
+            end_orphans(left, self.tasks, self.actors)
             line.close()
 
     def _unwatch(self, line: Channel) -> None:

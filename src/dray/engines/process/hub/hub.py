@@ -108,9 +108,13 @@ class Hub:
             client.holds.discard(number)
             self.store.drop(number)
 
+    def on_leave(self, client: Client) -> None:
+        client.leaves = True
+
     def forget_client(self, client: Client) -> None:
         """Take back all that a process that is gone has held."""
         self.clients.pop(client.number, None)
+        client.gone = True
         for give_up in list(client.questions.values()):
             give_up()
         for question in list(client.leases):

@@ -1,28 +1,38 @@
 """Orphans: what a process that was lost had submitted or made, and nobody else refers to.
 
-A process is lost if it ends amid a task, or as an actor that is in service: killed, crashed. Nobody
-will come for what it waited for, and if it runs again it submits the same once more. What a process
-leaves that ends in the ordinary way goes on, and so do calls of actors that others have handles of.
+A process is lost if it ends amid a task or a training, or as an actor that is in service: killed,
+crashed. Nobody will come for what it waited for, and if it runs again it submits the same once
+more. What a process leaves that ends in the ordinary way goes on, and so do calls of actors that
+others have handles of.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.records import ActorRecord, Task, WorkerProcess
+from dray.engines.process.hub.records import ActorRecord, Client, Task, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 
 
 class Bequest(NamedTuple):
-    """The tasks that a lost process had submitted, and the actors of which it had handles."""
+    """The tasks that a lost process had submitted, and the actors that it held or called."""
 
     tasks: list[Task]
     actors: list[ActorRecord]
 
 
+def bequest_of_attached(client: Client, tasks: Tasks, actors: Actors) -> Bequest:
+    """Return what an attached client that has ended leaves; nothing if it was not lost."""
+    if client.leaves:
+        return Bequest([], [])
+    submitted = [task for task in tasks.table.running.values() if task.client is client]
+    return _bequest(client, submitted, actors)
+
+
 def bequest_of(worker: WorkerProcess, tasks: Tasks, actors: Actors) -> Bequest:
-    """Return what a process that has ended leaves; nothing if it was not lost."""
+    """Return what a process of tasks or an actor that has ended leaves; nothing if not lost."""
     table, actor = tasks.table, worker.actor
     if actor is not None:
         if not actor.killed and (actor.exiting or actor.worker is not worker):
@@ -32,10 +42,15 @@ def bequest_of(worker: WorkerProcess, tasks: Tasks, actors: Actors) -> Bequest:
         submitted = list(table.children.get(worker.task.number, {}).values())
     else:
         return Bequest([], [])
-    handles = actors.all.keys() & worker.client.holds
+    return _bequest(worker.client, submitted, actors)
+
+
+def _bequest(client: Client, submitted: Iterable[Task], actors: Actors) -> Bequest:
+    called = {task.actor.number for task in submitted if task.actor is not None}
+    known = actors.all.keys() & (client.holds | called)
     return Bequest(
         [task for task in submitted if task.actor is None],
-        [actors.all[number] for number in handles],
+        [actors.all[number] for number in known],
     )
 
 
@@ -52,11 +67,6 @@ def end_orphans(left: Bequest, tasks: Tasks, actors: Actors) -> None:
     for actor in left.actors:
         if actor.state != "dead" and not store.exists(actor.number):
             calls = [*actor.running.values(), *actor.calls_unsent()]
-            if not any(is_held(call) or not _is_left(call) for call in calls):
+            if not any(is_held(call) or not call.client.gone for call in calls):
                 why = "ended with the process that had its last handle"
                 actors.kill(actor, True, why)
-
-
-def _is_left(call: Task) -> bool:
-    """Return whether the process that has made a call is gone."""
-    return call.client.worker is not None and call.client.worker.gone

@@ -106,4 +106,5 @@ def operations(
         # Training workers within workers.
         "attach_address": session.on_attach_address,  # where a worker may leave descriptors
         "attach": session.on_attach,  # a training worker, whose socket its parent has left there
+        "leave": hub.on_leave,  # a training worker that is done
     }

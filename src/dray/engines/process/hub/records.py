@@ -128,6 +128,8 @@ class Client:
         turn: Number of reservations that its worker has had: waits from before the last one, of
             threads that a task has left, lend nothing of it.
         leases: Those of an engine within a worker.
+        leaves: Whether it is about to end in the ordinary way; only an attached client says so.
+        gone: Whether it has ended.
     """
 
     number: int
@@ -141,6 +143,8 @@ class Client:
     blocked: int = 0
     turn: int = 0
     leases: dict[int, Future[Reservation]] = field(default_factory=dict)
+    leaves: bool = False
+    gone: bool = False
 
 
 @dataclass(eq=False, repr=False, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import select
 import signal
 import socket
@@ -344,4 +346,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
     _, begin = _first(inbox)[0]
     runtime = WorkerRuntime(sock, inbox, Arena(arena), SpillFile(disk), begin, lambda message: None)
     runtime.may_be_interrupted = True  # the user's threads come and go
+    pid = os.getpid()
+    # Whoever is killed says nothing, so that what it has submitted ends with it.
+    atexit.register(lambda: runtime.say("leave") if os.getpid() == pid else None)
     return runtime
