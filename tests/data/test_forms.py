@@ -149,6 +149,16 @@ def test_arrays_of_several_lengths_are_arrays_in_rows(
     assert dray.data.from_items([{"x": [1]}, {"x": [1, 2]}]).take(1) == [{"x": [1]}]
 
 
+@pytest.mark.parametrize("texts", [["a", "b"], ["a", None]])
+def test_arrays_of_texts_are_arrays_in_rows(texts: list[str | None], tmp_path: Path) -> None:
+    made = dray.data.range(2).map(lambda row: {"x": np.array(texts)})
+    made.write_json(tmp_path)
+    lists = dray.data.read_json(tmp_path)
+    assert lists.take(1) == [{"x": texts}]
+    for rows in (made, lists.map_batches(lambda batch: batch)):
+        assert rows.map(lambda row: {"x": row["x"].tolist()}).take_all() == [{"x": texts}] * 2
+
+
 def test_an_array_of_no_dimension_is_its_number() -> None:
     torch = pytest.importorskip("torch")
     rows = dray.data.range(2).map(lambda row: {"x": torch.tensor(row["id"] + 1), "y": np.array(2)})

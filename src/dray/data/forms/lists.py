@@ -52,13 +52,14 @@ def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
-    """Return whether values are arrays that have become lists of numbers, as the first one tells.
+    """Return whether values are arrays that have become lists, as the first one tells.
 
     Args:
         kind: The type of their column.
     """
     within = kind.value_type if is_list(kind) else kind
-    if within is kind or not (is_number(within) or pa.types.is_boolean(within)):
+    text = pa.types.is_string(within) or pa.types.is_large_string(within)
+    if within is kind or not (text or is_number(within) or pa.types.is_boolean(within)):
         return False
     first = next((value for value in values if value is not None), None)
     return is_array(first)
