@@ -164,7 +164,7 @@ def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
         data.read_parquet(tmp_path, filter=col("id") > 1)
 
 
-@pytest.mark.parametrize(("name", "instead"), [("explain", "stats()")])
+@pytest.mark.parametrize(("name", "instead"), [("get_stats_summary", "stats()")])
 def test_public_names_of_ray_that_are_not_there_say_what_to_use(name: str, instead: str) -> None:
     with pytest.raises(AbsentNameError) as absent:
         getattr(dray.data.range(1), name)

@@ -459,8 +459,6 @@ def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
     with pytest.raises(AbsentError, match="has no read_avro: make rows of it"):
         data.read_avro("a")
-    with pytest.raises(AbsentError, match=r"has no mix: union\(\) puts rows together"):
-        data.range(3).mix(3)
     for name, advice in {
         "lazy": "always lazy",
         "window": "block by block",

@@ -94,7 +94,6 @@ _AS_NEEDED = "write what iter_batches() yields as you need it, with pyarrow or p
 _WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
 _ONE_QUERY = "one process asks the query; union() the datasets of several queries"
 _FROM_VALUES = "types follow from the values; cast columns with map_batches() if need be"
-_MIX = "union() puts rows together, and random_shuffle() mixes them; flat_map() repeats rows"
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_avro read_bigquery read_clickhouse read_databricks_tables "
@@ -112,11 +111,9 @@ _DATA: dict[str, str | Absent] = {
         "ReaderFormat ResolvedSource",
         _OWN_READER,
     ),
-    "MixStoppingCondition": _MIX,
     "list_stats_summaries": "stats() of a dataset or shard says what is known",
 }
 _DATASET: dict[str, str | Absent] = {
-    "mix": _MIX,
     **_each(
         "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset", _NO_BLOCKS
     ),
@@ -132,9 +129,8 @@ _DATASET: dict[str, str | Absent] = {
     ),
     "context": "DataContext.get_current() has the options",
     "copy": "use the dataset itself: no method changes it",
-    **_each("explain get_stats_summary", "stats() says what there is"),
+    "get_stats_summary": "stats() says what there is",
     "get_dataset_id": _INTERNALS,
-    "streaming_train_test_split": "use train_test_split()",
     **_each(
         "fully_executed is_fully_executed lazy",
         _gone("a dataset is always lazy; materialize() has its rows made"),

@@ -17,6 +17,7 @@ __all__ = [
     "ExecutionResources",
     "FileShuffleConfig",
     "GroupedData",
+    "MixStoppingCondition",
     "NodeIdStr",
     "Preprocessor",
     "ReadTask",
@@ -71,6 +72,7 @@ _HOMES = {
         *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
     ),
+    "dray.data.relational": ("MixStoppingCondition",),
     "dray.data.readers.elsewhere": ("read_datasource", "read_sql"),
     "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
     "dray.data.readers.records": ("read_tfrecords", "read_webdataset"),
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
     from dray.data.readers.records import read_tfrecords, read_webdataset
     from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
+    from dray.data.relational import MixStoppingCondition
     from dray.data.sources.combined import FileShuffleConfig
     from dray.data.sources.datasink import BlockBasedFileDatasink, Datasink, RowBasedFileDatasink
     from dray.data.sources.datasource import Datasource, ReadTask

@@ -29,6 +29,7 @@ from dray.data.operations import (
 )
 from dray.data.pipeline import check_distinct, dropped, first_rows, part_of, renamed, selected
 from dray.data.pools.options import check_options, in_workers
+from dray.data.relational import MixStoppingCondition
 from dray.data.sources.combined import UnionSource
 from dray.errors import ConfigError
 
@@ -215,13 +216,17 @@ class Dataset(Totals):
         chosen = self.only(names)
         if chosen is not self:
             return chosen
-        return self._with(OnTables(functools.partial(selected, names), own=True))
+        return self._with(
+            OnTables(functools.partial(selected, names), f"select_columns({names})", own=True)
+        )
 
     def drop_columns(self, cols: Sequence[str], **workers: object) -> Dataset:
         """Return a dataset without some columns."""
         check_options(Dataset.drop_columns, workers)
         names = named_columns(cols, "drop_columns")
-        return self._with(OnTables(functools.partial(dropped, names), own=True))
+        return self._with(
+            OnTables(functools.partial(dropped, names), f"drop_columns({names})", own=True)
+        )
 
     def rename_columns(
         self, names: Mapping[str, str] | Sequence[str], **workers: object
@@ -231,7 +236,9 @@ class Dataset(Totals):
         given = names.values() if isinstance(names, Mapping) else names
         new = named_columns(given, "rename_columns")
         chosen = dict(zip(names, new, strict=True)) if isinstance(names, Mapping) else new
-        return self._with(OnTables(functools.partial(renamed, chosen), own=True))
+        return self._with(
+            OnTables(functools.partial(renamed, chosen), f"rename_columns({chosen})", own=True)
+        )
 
     def with_column(self, column_name: str, expr: Expr, **workers: object) -> Dataset:
         """Return a dataset with one more column, or another one in its place.
@@ -295,7 +302,8 @@ class Dataset(Totals):
 
     def on_tables(self, function: Callable[[Table], Table]) -> Dataset:
         """Return a dataset of what a function makes of blocks, each a table of as many rows."""
-        return self._with(OnTables(function))
+        owner = getattr(function, "__self__", function)
+        return self._with(OnTables(function, type(owner).__name__))
 
     def random_shuffle(
         self, *, seed: int | None = None, num_blocks: int | None = None, **workers: object
@@ -354,6 +362,49 @@ class Dataset(Totals):
             f"{len(every)} datasets",
             *other,
         )
+
+    def mix(
+        self,
+        *other: Dataset,
+        weights: Sequence[float] | None = None,
+        stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
+    ) -> Dataset:
+        """Return a dataset of the rows of this one and of others in turn.
+
+        Args:
+            other: The others.
+            weights: The part of the rows that each has, of this one first; any numbers above 0.
+                None has as many of each.
+            stopping_condition: The end: when the first has no more rows, or when all have none.
+
+        Raises:
+            ConfigError: There are more or fewer weights than datasets, or one is not above 0.
+
+        Example:
+            >>> import dray.data
+            >>> letters = dray.data.from_items(["a", "b", "c"])
+            >>> mixed = letters.mix(dray.data.from_items(["x", "y", "z"]), weights=[2, 1])
+            >>> "".join(row["item"] for row in mixed.take(5))
+            'axbcy'
+        """
+        every = (self, *other)
+        shares = [1.0] * len(every) if weights is None else list(map(plain, weights))
+        if len(shares) != len(every) or not all(is_number(each) and each > 0 for each in shares):
+            raise ConfigError(
+                f"mix takes a weight above 0 for each of the {len(every)} datasets, not {weights!r}"
+            )
+        if not isinstance(stopping_condition, MixStoppingCondition):
+            raise ConfigError(
+                "stopping_condition must be one of dray.data.MixStoppingCondition, not "
+                f"{stopping_condition!r}"
+            )
+        made = self.derived(
+            lambda: relational.mixed([each.blocks() for each in every], shares, stopping_condition),
+            f"a mix of {len(every)} datasets",
+            *other,
+        )
+        made.source.is_stream = any(each.is_stream for each in every)
+        return made
 
     def zip(self, *other: Dataset) -> Dataset:
         """Return a dataset with the columns of this one and of others, of as many rows.

@@ -46,6 +46,10 @@ class Operation:
         """The function of the user that it calls in this process, if it calls one."""
         return None
 
+    def __str__(self) -> str:
+        function = self.called_here
+        return type(self).__name__ if function is None else function.name
+
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield what becomes of blocks."""
         raise NotImplementedError
@@ -56,11 +60,16 @@ class OnTables(Operation):
     """Makes a table of each table, of as many rows: columns are chosen, renamed or added.
 
     Attributes:
+        called: Its name, as `explain` prints it.
         own: Whether it does so of nothing else.
     """
 
     function: Callable[[Table], Table]
+    called: str
     own: bool = False
+
+    def __str__(self) -> str:
+        return self.called
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:

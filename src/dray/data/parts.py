@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from dray.checks import is_whole, plain
-from dray.data.forms.blocks import Array, Block, Value
+from dray.checks import is_number, is_whole, plain, seed_of
+from dray.data.forms.blocks import Array, Block, Table, Value, column_to_numpy
 from dray.data.forms.names import column_named
 from dray.data.iterator import DataIterator
+from dray.data.operations import MapTables, UserFunction
 from dray.data.pipeline import part_of
+from dray.data.pools.options import check_options
+from dray.data.relational import sampled
 from dray.data.writers import Writers
 from dray.errors import ConfigError
 
@@ -55,6 +60,61 @@ class Parts(Writers):
         part = size if is_part else test / max(1, rows)
         last_ones = _last_of_each(made.blocks(), stratify, part)
         return made._kept(~last_ones), made._kept(last_ones)
+
+    def streaming_train_test_split(
+        self: R,
+        test_size: float,
+        *,
+        split_type: Literal["random", "hash"] = "random",
+        hash_column: str | None = None,
+        seed: int | None = None,
+        **workers: object,
+    ) -> tuple[R, R]:
+        """Return rows to train with, and others for a test, without counting or holding them.
+
+        Args:
+            test_size: The part of the rows for the test, above 0 and below 1, about which each is
+                to have.
+            split_type: "random" draws for each row; "hash" decides by the value of a column, so
+                that rows with one value stay together, in any order and beside any others.
+            hash_column: The column.
+            seed: Decides what is drawn; None is a random one.
+            workers: Nothing; Ray's.
+
+        Raises:
+            ConfigError: An argument is malformed, or has no meaning beside another.
+
+        Example:
+            >>> import dray.data
+            >>> train, test = dray.data.range(1000).streaming_train_test_split(0.2, seed=1)
+            >>> train.count() + test.count(), 150 < test.count() < 250
+            (1000, True)
+        """
+        check_options(Parts.streaming_train_test_split, workers)
+        size = plain(test_size)
+        if not is_number(size) or not 0 < size < 1:
+            raise ConfigError(f"test_size must be above 0 and below 1, not {test_size!r}")
+        if split_type not in ("random", "hash"):
+            raise ConfigError(f"split_type must be 'random' or 'hash', not {split_type!r}")
+        if (split_type == "hash") == (hash_column is None):
+            raise ConfigError("hash_column is a column for split_type='hash', and for no other")
+        if hash_column is None:
+            chosen, most = seed_of(seed), 1 - size
+            return (
+                self.derived(lambda: sampled(self.blocks(), most, chosen), "rows to train with"),
+                self.derived(lambda: sampled(self.blocks(), most, chosen, rest=True), "a test"),
+            )
+        if seed is not None:
+            raise ConfigError("seed has no meaning for split_type='hash'")
+        return self._by_hash(hash_column, 1 - size), self._by_hash(hash_column, 1 - size, rest=True)
+
+    def _by_hash(self: R, column: str, part: float, *, rest: bool = False) -> R:
+        function = UserFunction(
+            functools.partial(_hashed_below, column, part, rest),
+            "streaming_train_test_split",
+            called=f"streaming_train_test_split({column!r})",
+        )
+        return self._with(MapTables(function, keeps_rows=False))
 
     def _kept(self: R, kept: Array) -> R:
         rows = self.derived(lambda: _masked(self.blocks(), kept), "a part of the rows")
@@ -155,6 +215,18 @@ def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
     for of_value in numbers.values():
         found[of_value[len(of_value) - int(len(of_value) * part) :]] = True
     return found
+
+
+def _hashed_below(column: str, part: float, rest: bool, table: Table) -> Table:
+    """Return the rows whose value of a column has a hash in the lower part, or the other ones."""
+    limit = part * (1 << 64)
+
+    def is_below(value: Value) -> bool:
+        digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()  # Ray's
+        return int.from_bytes(digest, "big") < limit
+
+    values = column_to_numpy(column_named(table, column)).tolist()
+    return table.filter(pa.array([is_below(value) != rest for value in values], pa.bool_()))
 
 
 def _masked(blocks: Iterable[Block], kept: Array) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -13,17 +14,19 @@ import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import (
+    Array,
     Block,
     Table,
     Value,
     column_to_numpy,
     column_to_values,
     concat,
+    taken,
     with_plain,
 )
 from dray.data.forms.lists import marked, marked_names
 from dray.data.forms.names import check_column, column_named, free_name
-from dray.data.sources.base import TableSource
+from dray.data.sources.base import BLOCK_BYTES, TableSource
 from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
@@ -68,12 +71,91 @@ def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
 _ZIPPED_ROWS = 4096
 
 
-def sampled(blocks: Iterable[Block], fraction: float, seed: int) -> Iterator[Block]:
-    """Yield each row with a probability."""
+def sampled(
+    blocks: Iterable[Block], fraction: float, seed: int, *, rest: bool = False
+) -> Iterator[Block]:
+    """Yield each row with a probability.
+
+    Args:
+        rest: Whether to yield the other rows instead.
+    """
     drawn = np.random.default_rng(seed)
     for block in blocks:
-        kept = drawn.random(block.table.num_rows) < fraction
+        kept = (drawn.random(block.table.num_rows) < fraction) != rest
         yield Block(block.table.filter(pa.array(kept)), block.origin)
+
+
+class MixStoppingCondition(enum.Enum):
+    """The ends of a mix of datasets.
+
+    Members:
+        STOP_ON_SHORTEST: It ends with the first dataset that has no more rows.
+        STOP_ON_LONGEST_DROP: It ends with the last one; those without rows drop out.
+    """
+
+    STOP_ON_SHORTEST = "stop_on_shortest"
+    STOP_ON_LONGEST_DROP = "stop_on_longest_drop"
+
+
+def mixed(
+    datasets: Sequence[Iterator[Block]], weights: Sequence[float], ends: MixStoppingCondition
+) -> Iterator[Block]:
+    """Yield rows of several datasets in turn, of each as many as its weight says."""
+    cursors = [_Cursor(blocks) for blocks in datasets]
+    row_bytes = max(1.0, *(cursor.row_bytes() for cursor in cursors))
+    window = max(1, min(_MIXED_ROWS, int(BLOCK_BYTES / row_bytes)))
+    shares = np.array(weights, np.float64)
+    due: Array = np.zeros(len(cursors))
+    shortest = ends is MixStoppingCondition.STOP_ON_SHORTEST
+    while shares.any():
+        due += window * shares / shares.sum()
+        wanted = np.floor(due + _ROUNDING).astype(np.int64)
+        due -= wanted
+        parts = [cursor.take(rows) for cursor, rows in zip(cursors, wanted.tolist(), strict=True)]
+        rows = np.array([part.num_rows for part in parts])
+        places = [(np.arange(n) + 0.5) / of for n, of in zip(rows, wanted, strict=True)]
+        short = rows < wanted
+        order = np.argsort(np.concatenate(places), kind="stable")
+        if shortest and short.any():  # rows up to where the first one is missing
+            end = ((rows[short] + 0.5) / wanted[short]).min()
+            order = order[: sum(int((place < end).sum()) for place in places)]
+        if len(order):
+            table = concat([part for part in parts if part.num_rows], "rows that are mixed")
+            yield Block(taken(table, order), "the mixed rows")
+        shares[short], due[short] = 0, 0
+        if shortest and short.any():
+            return
+
+
+_MIXED_ROWS = 4096
+_ROUNDING = 1e-9  # 0.1 + 0.1 + ... is a little below 1
+
+
+class _Cursor:
+    """The rows of a dataset, which are taken a number at a time."""
+
+    def __init__(self, blocks: Iterator[Block]) -> None:
+        self._blocks, self._held, self._rows = blocks, pa.table({}), 0
+
+    def _fill(self, rows: int) -> None:
+        held = [self._held] if self._rows else []
+        while self._rows < rows and (block := next(self._blocks, None)) is not None:
+            held.append(block.table)
+            self._rows += block.table.num_rows
+        self._held = concat(held) if held else self._held
+
+    def row_bytes(self) -> float:
+        """Return about how many bytes a row has in memory."""
+        self._fill(1)
+        return float(self._held.nbytes / max(1, self._rows))
+
+    def take(self, rows: int) -> Table:
+        """Return the next rows, fewer at the end."""
+        self._fill(rows)
+        given = min(rows, self._rows)  # Arrow makes rows of a table without columns
+        part, self._held = self._held.slice(0, given), self._held.slice(given)
+        self._rows -= given
+        return part
 
 
 def unique(blocks: Iterable[Block], column: str) -> list[Value]:

@@ -169,6 +169,17 @@ class Results(Pipeline):
         """Return the paths of the files that the rows come from, each once; none if of no files."""
         return list(dict.fromkeys(self.source.files))
 
+    def explain(self) -> None:
+        """Print the operations, the last one first, and the source of the rows at the end.
+
+        What needs all rows (`sort`, `groupby`, `join`) is a source itself.
+        """
+        steps = [str(operation) for operation in self._operations]
+        if self._seed is not None:
+            steps.insert(0, f"random_shuffle(seed={self._seed})")
+        for depth, step in enumerate([*reversed(steps), self.source.name]):
+            print(f"{'   ' * (depth - 1)}+- {step}" if depth else step)
+
     def stats(self) -> str:
         """Return what is known of the rows without reading them."""
         rows = "an unknown number of" if self.source.rows is None else self.source.rows

@@ -141,6 +141,10 @@ class InWorkers(Operation):
     takes: Mapping[str, object]
     keeps_rows: bool | None = None
 
+    def __str__(self) -> str:
+        workers = f"{self.least} to {self.most}" if self.most > self.least else f"{self.least}"
+        return f"{self.operation}, in {workers} actors"
+
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield what becomes of blocks."""
         operation, options = self.operation, dict(self.takes)
