@@ -250,13 +250,13 @@ class Writers(Results):
             options: Options of Ray's that dray does not need.
 
         Example:
-            >>> import os, sqlite3, tempfile
+            >>> import sqlite3, tempfile
             >>> import dray.data
-            >>> path = os.path.join(tempfile.mkdtemp(), "rows.db")
-            >>> _ = sqlite3.connect(path).execute("create table numbers (id)")
-            >>> connect = lambda: sqlite3.connect(path)
-            >>> dray.data.range(3).write_sql("insert into numbers values (?)", connect)
-            >>> dray.data.read_sql("select sum(id) from numbers", connect).take()
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     connect = lambda: sqlite3.connect(f"{folder}/rows.db")
+            ...     _ = connect().execute("create table numbers (id)")
+            ...     dray.data.range(3).write_sql("insert into numbers values (?)", connect)
+            ...     dray.data.read_sql("select sum(id) from numbers", connect).take()
             [{'sum(id)': 3}]
         """
         _of_writer("sql", options)

@@ -184,9 +184,9 @@ class RowBasedFileDatasink(_FileDatasink):
         >>> class Texts(dray.data.RowBasedFileDatasink):
         ...     def write_row_to_file(self, row, file):
         ...         file.write(row["item"].encode())
-        >>> folder = tempfile.mkdtemp()
-        >>> dray.data.from_items(["a", "b"]).write_datasink(Texts(folder, file_format="txt"))
-        >>> dray.data.read_text(folder).take_all()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dray.data.from_items(["a", "b"]).write_datasink(Texts(folder, file_format="txt"))
+        ...     dray.data.read_text(folder).take_all()
         [{'text': 'a'}, {'text': 'b'}]
     """
 
@@ -218,9 +218,9 @@ class BlockBasedFileDatasink(_FileDatasink):
         >>> class Tables(dray.data.BlockBasedFileDatasink):
         ...     def write_block_to_file(self, block, file):
         ...         file.write(block.to_pandas().to_csv(index=False).encode())
-        >>> folder = tempfile.mkdtemp()
-        >>> dray.data.range(3).write_datasink(Tables(folder, file_format="csv"))
-        >>> dray.data.read_csv(folder).sum("id")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     dray.data.range(3).write_datasink(Tables(folder, file_format="csv"))
+        ...     dray.data.read_csv(folder).sum("id")
         3
     """
 
