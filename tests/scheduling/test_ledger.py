@@ -496,3 +496,11 @@ def test_what_is_proposed_fits(
     assert shortfall.change == "less"
     assert shortfall.proposed == proposed
     book.check(Request([proposed or {}] * bundles))
+
+
+def test_what_is_about_to_go_is_no_room() -> None:
+    book = ledger(2, gpus=0)
+    book.announce_loss("n0", None)
+    assert not book.preview(Request([{"CPU": 1}])).fits
+    with pytest.raises(InfeasibleError, match="Nearest node: n0 with nothing"):
+        book.reserve(Request([{"CPU": 1}]))

@@ -70,7 +70,7 @@ def shortfall(
     if demand.slices is None:
         declared = _arguments(unknown or short, () if short else unmatched)
     more = remedy.format(arguments=declared, nodes=made_up)
-    offered = _describe(totals[nearest], nodes[nearest : nearest + 1])
+    offered = _describe(totals[nearest], nodes[nearest : nearest + 1]) or "nothing"
     return Shortfall(
         reason=reason,
         nearest=f"{nodes[nearest].title} with {offered}",

@@ -55,7 +55,8 @@ class Preemptions:
                 continue
             if node.node_id not in self._leaving:
                 self._first_at = self._first_at or time.time()
-                left = "" if node.leaves_at is None else f" in {node.leaves_at - time.time():.0f} s"
+                at = node.leaves_at
+                left = "" if at is None else f" in {max(0.0, at - time.time()):.0f} s"
                 ranks = self._ranks[node.node_id] = _ending_with(node.node_id, positions)
                 told = f"node {node.title} is to be taken away{left}"
                 self._warn(f"{told}, and {describe_ranks(ranks)} with it")
