@@ -52,7 +52,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
     if name not in datasets:
         raise NoSuchDatasetError(
             f"there is no dataset {name!r}; the trainer was given "
-            f"{', '.join(map(repr, datasets)) or 'none: TorchTrainer(..., datasets={...})'}"
+            f"{', '.join(map(repr, datasets)) or 'none: give it datasets={...}'}"
         )
     if name not in session.shards:
         session.shards.update(_shards(session, name))
