@@ -135,6 +135,8 @@ def test_a_column_has_a_value_for_each_row(value: Any) -> None:
 def test_a_pool_has_a_worker_or_more(size: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="a number of workers"):
         ROWS.map(dict, compute=dray.data.ActorPoolStrategy(**size))
+    with pytest.raises(ConfigError, match=r"compute= takes ActorPoolStrategy.*not 'actors'"):
+        ROWS.map(dict, compute="actors")
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,8 @@ def test_categories_lists_words_and_arrays() -> None:
     assert counted.tolist() == [[2, 1, 0], [0, 0, 1]]
     missing = MultiHotEncoder(["tags"]).fit_transform(_of(tags=pa.array([["x"], None])))
     assert missing.take_batch(2)["tags"].tolist() == [[1], [0]]
+    alone = MultiHotEncoder(["kind"]).fit_transform(_of(kind=["warm", "hot", None, "warm"]))
+    assert alone.take_batch()["kind"].tolist() == [[0, 1], [1, 0], [0, 0], [0, 1]]
     categories = Categorizer(["kind"]).fit_transform(lists).to_pandas()["kind"]
     assert categories.dtype == pd.CategoricalDtype(["a", "b"])
     assert categories.tolist() == ["b", "a"]

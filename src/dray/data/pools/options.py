@@ -114,6 +114,8 @@ def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
     elif isinstance(compute, ActorPoolStrategy):
         least = _given(compute.size, compute.min_size, 1)
         asked = (least, _given(compute.size, compute.max_size, least))
+    elif compute is not None:
+        raise ConfigError(f"compute= takes ActorPoolStrategy(size=4) or the like, not {compute!r}")
     if asked is None:
         return None
     # Of Ray's three numbers, the last one is how many to begin with.

@@ -206,17 +206,23 @@ class MultiHotEncoder(_HotEncoder):
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
-            values = () if row[name] is None else row[name]
-            counts.update(filter(_is_category, values))
+            counts.update(filter(_is_category, _in_list(row[name])))
         return _order(_ordered(value for value, _ in counts.most_common(self._most.get(name))))
 
     def _column(self, name: str, column: Column) -> Column:
         places = self.stats_[f"unique_values({name})"]
         vectors: Value = np.zeros((len(column), len(places)), np.uint8)
         for row, values in enumerate(column.to_pylist()):
-            for place in (places[value] for value in values or () if value in places):
+            for place in (places[value] for value in _in_list(values) if value in places):
                 vectors[row, place] += 1
         return to_column(vectors)
+
+
+def _in_list(values: Value) -> Iterable[Value]:
+    """Return the values of a row; one that is no list is the only one."""
+    if values is None:
+        return ()
+    return values if isinstance(values, list | np.ndarray) else [values]
 
 
 class Categorizer(ColumnPreprocessor):
