@@ -59,7 +59,7 @@ class Dataset(Totals):
         rows = self.source.rows if self._keeps_rows_surely() else None
         said = [] if self.name is None else [f"name={self.name!r}"]
         said.append(f"num_rows={'?' if rows is None else rows}")
-        schema = None if self._operations else self.source.schema()
+        schema = self.known_schema()
         if schema is not None:
             columns = (
                 f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True)

@@ -169,9 +169,9 @@ class Pipeline:
             read_on: Whether these are more than a few, and others are read until one is left, if
                 none of them is.
         """
-        schema = self.source.schema()
-        if not self._operations and schema is not None:
-            return schema
+        known = self.known_schema()
+        if known is not None:
+            return known
         first = self._first_rows(_ROWS_OF_SCHEMA if read_on else _PROBED_ROWS)
         probed = [block.table for block in self._applied(first)]
         if read_on and not any(table.num_rows for table in probed):
@@ -180,13 +180,17 @@ class Pipeline:
         schemas = [table.schema.remove_metadata() for table in probed]
         return schema_of_all(schemas) or next(iter(schemas), None)
 
+    def known_schema(self) -> pa.Schema | None:
+        """Return the schema of the rows if it is known without reading any; else None."""
+        return None if self._operations else self.source.schema()
+
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """Return the names and types of the columns; None if there are no rows to tell.
 
         Args:
-            fetch_if_missing: Nothing; Ray's: what must be read to know them is read.
+            fetch_if_missing: Whether rows are read if need be; else it is None then.
         """
-        schema = self.arrow_schema()
+        schema = self.arrow_schema() if fetch_if_missing else self.known_schema()
         return None if schema is None else Schema(schema)
 
     def _first_rows(self, rows: int = _PROBED_ROWS) -> Iterator[Block]:

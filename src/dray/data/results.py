@@ -99,10 +99,10 @@ class Results(Pipeline):
         """Return the names of the columns.
 
         Args:
-            fetch_if_missing: Nothing; Ray's: what must be read to know them is read.
+            fetch_if_missing: Whether rows are read if need be; else it is None then.
         """
-        schema = self.arrow_schema()
-        return None if schema is None else list(schema.names)
+        schema = self.schema(fetch_if_missing)
+        return None if schema is None else schema.names
 
     def size_bytes(self) -> int:
         """Return about how many bytes the rows take in memory."""
