@@ -167,6 +167,33 @@ def test_who_may_be_about_to_make_a_report_of_a_failed_rank() -> None:
     assert not book.is_behind(55, within_s=10)
 
 
+def test_a_rank_that_is_left_out_holds_nothing_up() -> None:
+    book = ReportTracker(3)
+    for rank in (0, 2):
+        book.reported(rank, Reported(0, {}, files=("shared", f"of-{rank}")))
+    book.failed(2)
+    book.leave_out(2)  # its files are gone with it
+    assert list(book.to_stage()) == []  # one that stays has not come yet
+    book.reported(1, Reported(0, {}, files=("shared", "of-1")))
+    (entry,) = book.to_stage()
+    assert entry.shares == {0: ("shared", "of-0"), 1: ("of-1",)}
+    for rank in (0, 1):
+        book.staged(rank, Staged(0, {}))
+    assert [e.trouble for e in book.complete()] == [None]
+
+    book = ReportTracker(2)
+    for rank in (0, 1):
+        book.reported(rank, Reported(0, {}, files=(f"of-{rank}",)))
+    assert len(list(book.to_stage())) == 1
+    book.failed(1)
+    book.leave_out(1)  # what it had to copy is lost: there is no checkpoint, and nobody waits
+    assert list(book.complete()) == []
+    book.staged(0, Staged(0, {}))
+    assert [e.trouble for e in book.complete()] == [
+        "rank 1: its node went before it had copied its files"
+    ]
+
+
 def test_a_rank_far_ahead_is_not_waited_for() -> None:
     book = ReportTracker(2)
     for number in range(MOST_OPEN + 5):
