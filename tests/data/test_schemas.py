@@ -21,7 +21,8 @@ def test_columns_are_known_where_the_first_rows_do_not_pass() -> None:
     assert made.sum() == sum(range(51, 100))
     assert made.groupby(None).max().take_all() == [{"max(a)": 99}]
     assert late.filter(lambda row: False).columns() == ["id"]
-    assert made.columns(fetch_if_missing=False) is made.schema(fetch_if_missing=False) is None
+    assert made.columns(fetch_if_missing=False) is None
+    assert made.schema(fetch_if_missing=False) is None
     assert dray.data.range(1).columns(fetch_if_missing=False) == ["id"]
 
 
