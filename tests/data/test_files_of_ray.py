@@ -74,7 +74,7 @@ def test_values_in_the_names_of_directories(tmp_path: Path) -> None:
         {"x": 5, "kind": "cat", "n": 3, "path": str(folder.parent.parent / "kind=cat/n=3/a.csv")}
     ]
     assert dray.data.read_parquet(tmp_path, partitioning=None).columns() == ["x"]
-    named = Partitioning("dir", field_names=["label"], base_dir=str(tmp_path / "plain"))
+    named = Partitioning("dir", field_names=["label"], base_dir=tmp_path / "plain")
     options: dict[str, Any] = {"partitioning": named, "file_extensions": ["log"]}
     assert dray.data.read_text(tmp_path / "plain", **options).take_all() == [
         {"text": "cat", "label": "cat"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ class Partitioning:
     """
 
     style: str
-    base_dir: str | None = None
+    base_dir: str | os.PathLike[str] | None = None
     field_names: Sequence[str] | None = None
     field_types: Mapping[str, Callable[[str], object]] | None = None
     filesystem: object = None
@@ -89,7 +90,8 @@ class Partitioning:
         return inner[len(base) :].lstrip("/") if inner.startswith(base) else inner
 
     def _base(self) -> str:
-        return (self.base_dir or "").rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
+        given = os.fspath(self.base_dir or "")
+        return given.rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
 
     def is_partitioned(self, path: str) -> bool:
         """Return whether a file is in a directory that may be named after values."""
@@ -118,7 +120,7 @@ class PathPartitionParser:
     @staticmethod
     def of(
         style: str = PartitionStyle.HIVE,
-        base_dir: str | None = None,
+        base_dir: str | os.PathLike[str] | None = None,
         field_names: Sequence[str] | None = None,
         field_types: Mapping[str, Callable[[str], object]] | None = None,
         filesystem: object = None,
@@ -160,7 +162,7 @@ class PathPartitionFilter:
     def of(
         filter_fn: Callable[[dict[str, object]], object],
         style: str = PartitionStyle.HIVE,
-        base_dir: str | None = None,
+        base_dir: str | os.PathLike[str] | None = None,
         field_names: Sequence[str] | None = None,
         field_types: Mapping[str, Callable[[str], object]] | None = None,
         filesystem: object = None,
