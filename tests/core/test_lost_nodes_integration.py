@@ -77,7 +77,14 @@ def test_a_group_loses_the_bundles_of_a_lost_node() -> None:
     task = dray.remote(node)
     before = task.options(**within(lost))
     assert dray.get(before.remote()) == "b"
+    waiting = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+    inside = task.options(scheduling_strategy=PlacementGroupSchedulingStrategy(waiting)).remote()
+    assert dray.wait([waiting.ready(), inside], timeout=0)[0] == []
     dray.testing.kill_node("b")
+    for ref in (waiting.ready(), inside):
+        with pytest.raises(InfeasibleError):
+            dray.get(ref, timeout=PATIENCE_S)
+    remove_placement_group(waiting)
     assert placement_group_table(group)["state"] == "RESCHEDULING"
     assert [dray.get(task.options(**within(i)).remote()) for i in (1 - lost, -1)] == ["a", "a"]
     for in_lost in (before, task.options(name="another", **within(lost))):

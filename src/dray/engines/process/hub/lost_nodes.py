@@ -16,7 +16,10 @@ def settle_losses(tasks: Tasks, actors: Actors) -> None:
     """Deal with all that waits and can run on no node any more. With the lock held."""
     alive = {node.node_id for node in tasks.ledger.alive()}
     for record in tasks.kinds.groups.values():
-        _lose_bundles(record, alive)
+        if record.state == "PENDING":
+            _give_up(record, tasks)
+        elif record.state != "REMOVED":
+            _lose_bundles(record, alive)
     for shape in list(tasks.kinds.shapes.values()):
         try:
             shape.ledger.check_demand(shape.demand)
@@ -25,10 +28,20 @@ def settle_losses(tasks: Tasks, actors: Actors) -> None:
             _settle(shape, tasks, actors)
 
 
+def _give_up(record: GroupRecord, tasks: Tasks) -> None:
+    """Fail a group that waits for bundles, if no nodes are left for them."""
+    try:
+        tasks.ledger.check(record.spec.request)
+    except InfeasibleError as error:
+        if record.asked is not None:
+            record.asked.cancel()
+        tasks.hub.store.seal(record.ready, failed(error))
+        for bundle in record.ledger.nodes:
+            record.ledger.remove_node(bundle.node_id)
+
+
 def _lose_bundles(record: GroupRecord, alive: Set[str]) -> None:
     """Take away the bundles of a group that lie on nodes which are gone."""
-    if record.state == "REMOVED":
-        return
     for node_id in {node.node_id for node in record.nodes} - alive:
         record.state = "RESCHEDULING"
         record.ledger.remove_node(node_id)
