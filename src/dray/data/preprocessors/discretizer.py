@@ -121,27 +121,6 @@ class CustomKBinsDiscretizer(_Discretizer):
 
     _is_fittable = False
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        bins: Edges | Mapping[str, Edges],
-        *,
-        right: bool = True,
-        include_lowest: bool = False,
-        duplicates: str = "raise",
-        dtypes: DTypes | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(
-            columns,
-            bins,
-            right=right,
-            include_lowest=include_lowest,
-            duplicates=duplicates,
-            dtypes=dtypes,
-            output_columns=output_columns,
-        )
-
     def _edges(self, name: str) -> Edges:
         edges: Edges = self._bins_of(name)
         return edges
