@@ -158,6 +158,23 @@ def test_records_of_tensorflow(tmp_path: Path) -> None:
         untyped.write_tfrecords(tmp_path / "b", tf_schema=1)
 
 
+def test_records_that_differ_are_put_together(tmp_path: Path) -> None:
+    kinds: list[list[dict[str, Any]]] = [
+        [{"n": 1, "text": None, "none": None}, {"n": None, "text": None, "none": None}],
+        [{"n": [2, 3], "text": "é", "none": None}],
+    ]
+    for number, rows in enumerate(kinds):
+        dray.data.from_items(rows).write_tfrecords(tmp_path / f"{number}")
+    read = dray.data.read_tfrecords([str(tmp_path / "0"), str(tmp_path / "1")])
+    expected = [{"n": [1]}, {"n": None}, {"n": [2, 3]}]
+    together = read.random_shuffle(seed=1).sort("text").materialize().repartition(1)
+    assert sorted(together.unique("text"), key=str) == [None, "é".encode()]
+    assert read.take_batch(3, batch_format="pyarrow").select(["n"]).to_pylist() == expected
+    for value in (pa.array([[1, None]]), pa.array([1 << 63], pa.uint64())):
+        with pytest.raises(ConfigError, match=r"TFRecord cannot hold .*column 'x'"):
+            dray.data.from_arrow(pa.table({"x": value})).write_tfrecords(tmp_path / "c")
+
+
 # As the format is: Example(features={"a": int64_list([1, -1]), "b": float_list([0.5])}),
 # and one whose features have no values.
 OF_TENSORFLOW = (

@@ -91,8 +91,8 @@ def read_tfrecords(
 ) -> Dataset:
     """Return files of TFRecord as a dataset, with a row for each `tf.train.Example`.
 
-    A feature with one value at most in each is that value, else a list. Checksums of records are
-    not looked at.
+    A feature with one value at most in each of some thousand that lie side by side is that value,
+    else a list; rows of both kinds in a batch have lists. Checksums of records are not looked at.
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.blocks import Array, Table, Value
-from dray.data.forms.lists import is_list
+from dray.data.forms.lists import is_list, lists_of_one
 from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem
 from dray.data.sources.files import by_file
 from dray.data.sources.finding import naming
@@ -141,15 +141,17 @@ def _signed(value: int) -> int:
 def _table(rows: Sequence[Mapping[str, Feature]]) -> Table:
     """Return messages as a table: a value where each message has one at most, else lists."""
     names = dict.fromkeys(itertools.chain.from_iterable(rows))
-    columns = {}
+    fields, columns = [], []
     for name in names:
         features = [row.get(name, (0, ())) for row in rows]
-        kind = _TYPES[max(kind for kind, _ in features)]
+        kind = _TYPES[max((kind for kind, values in features if values), default=0)]
         if all(len(values) <= 1 for _, values in features):
-            columns[name] = pa.array([next(iter(values), None) for _, values in features], kind)
+            fields.append(lists_of_one(name, kind))
+            columns.append(pa.array([next(iter(values), None) for _, values in features], kind))
         else:
-            columns[name] = pa.array([list(values) for _, values in features], pa.list_(kind))
-    return pa.table(columns)
+            fields.append(pa.field(name, pa.list_(kind)))
+            columns.append(pa.array([list(values) for _, values in features], pa.list_(kind)))
+    return pa.table(columns, pa.schema(fields))
 
 
 # Writing.
@@ -191,8 +193,18 @@ _TEXTS = (
 
 
 def _entry(name: str, kind: int, value: Value) -> bytes:
-    """Return an entry of the map of features."""
+    """Return an entry of the map of features.
+
+    Raises:
+        ConfigError: A list has no value somewhere, or a number is too large.
+    """
     values = value if isinstance(value, list) else [] if value is None else [value]
+    if None in values:
+        raise ConfigError(f"TFRecord cannot hold a list with None in it, as column {name!r} has")
+    if kind == _INTEGERS and max(values, default=0) >= 1 << 63:
+        raise ConfigError(
+            f"TFRecord cannot hold {max(values)} of column {name!r}: 2**63 is too much"
+        )
     if kind == _FLOATS:
         content = _field(1, np.array(values, "<f4").tobytes())
     elif kind == _INTEGERS:
