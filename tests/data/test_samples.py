@@ -94,6 +94,37 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
         dray.data.read_webdataset(str(pickled)).take_all()
 
 
+def test_samples_that_cannot_be_made_or_taken_apart_are_named(tmp_path: Path) -> None:
+    path = str(packed(tmp_path / "a.tar", {"1.txt": b"one", "1.json": b"[1]", "2.txt": b"two"}))
+    for options, kind, said in (
+        ({"decoder": lambda sample: sample["cls"]}, KeyError, r"failed on sample '1': KeyError"),
+        (
+            {"decoder": [True, lambda sample: None]},
+            ConfigError,
+            r"read_webdataset\(<lambda>\) must return a dict",
+        ),
+        ({"expand_json": True}, StorageError, r"a\.tar .*sample '1' has no object in json"),
+        (
+            {"expand_json": True, "fileselect": lambda name: "2" in name},
+            StorageError,
+            "sample '2' has no object",
+        ),
+    ):
+        untyped: Any = options
+        with pytest.raises(kind, match=said):
+            dray.data.read_webdataset(path, **untyped).take_all()
+    rows = dray.data.from_items([{"__key__": n, "txt": "a"} for n in (0, 1)])
+    with pytest.raises(KeyError, match=r"write_webdataset\(<lambda>\) failed on sample 0"):
+        rows.write_webdataset(tmp_path / "b", encoder=lambda row: row["cls"])
+    rows.write_webdataset(tmp_path / "b")
+    assert dray.data.read_webdataset(str(tmp_path / "b")).unique("__key__") == ["0", "1"]
+    for keys in (["a.1", "a.2"], [""], ["d/"], ["a", "b", "a"]):
+        with pytest.raises(ConfigError, match="__key__ is '"):
+            dray.data.from_items([{"__key__": key, "txt": ""} for key in keys]).write_webdataset(
+                tmp_path / "c"
+            )
+
+
 def test_rows_become_samples(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     pixels: Any = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)

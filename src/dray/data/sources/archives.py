@@ -26,7 +26,14 @@ from dray.data.sources.files import by_file
 from dray.data.sources.finding import naming
 from dray.data.sources.partitions import Labels
 from dray.data.sources.writing import Writer, as_json
-from dray.errors import ConfigError, StorageError, shown_url
+from dray.errors import (
+    ConfigError,
+    DataFunctionError,
+    StorageError,
+    describe,
+    mixed_with,
+    shown_url,
+)
 
 # Makes a sample of another one.
 Step: TypeAlias = Callable[[Row], Row]
@@ -60,13 +67,10 @@ class Reading:
 
     def samples(self, file: pa.NativeFile, path: str) -> Iterator[Row]:
         """Yield the samples of an archive, decoded."""
-        steps = _steps(self.decoder, _decoded)
+        steps = _steps(self.decoder, _decoded, "read_webdataset")
         for sample in _joined(self._members(file), path):
             row = functools.reduce(lambda made, step: step(made), steps, {**sample, _URL: path})
-            if self.expand_json:
-                found = row["json"] if isinstance(row["json"], dict) else json.loads(row["json"])
-                row = {**found, **row}
-            yield row
+            yield {**_fields(row), **row} if self.expand_json else row
 
     def _members(self, file: pa.NativeFile) -> Iterator[tuple[str, str, bytes]]:
         """Yield the key, the ending and the bytes of each file."""
@@ -84,6 +88,19 @@ class Reading:
                 if base and dot and _counts(name, self.fileselect):
                     chosen = _counts(ending, self.suffixes)
                     yield posixpath.join(folder, base), ending if chosen else "", content.read()
+
+
+def _fields(sample: Row) -> Row:
+    """Return the fields of the object in `json`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    found = sample.get("json")
+    found = json.loads(found) if isinstance(found, bytes | str) else found
+    if not isinstance(found, dict):
+        raise ValueError(f"sample {sample[_KEY]!r} has no object in json, for expand_json")
+    return found
 
 
 def _counts(name: str, names: Names) -> bool:
@@ -161,20 +178,36 @@ def to_archive(encoder: Coding) -> Writer:
     Args:
         encoder: Makes bytes or texts of the values of a row.
     """
-    steps = _steps(encoder, _encoded)
+    steps = _steps(encoder, _encoded, "write_webdataset")
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        keys: set[str] = set()
         with tarfile.open(fileobj=file, mode="w|") as archive:
             for table in tables:
                 for row in table_rows(table):
                     sample = functools.reduce(lambda made, step: step(made), steps, row)
-                    _add(archive, sample)
+                    _add(archive, _new_key(sample, keys), sample)
 
     return Writer(write)
 
 
-def _add(archive: tarfile.TarFile, sample: Row) -> None:
-    key = sample.get(_KEY) or uuid.uuid4().hex
+def _new_key(sample: Row, keys: set[str]) -> str:
+    """Return the name of a sample, and add it to those that are there.
+
+    Raises:
+        ConfigError: A reader would take its files for those of another one, or for none.
+    """
+    key = uuid.uuid4().hex if sample.get(_KEY) is None else str(sample[_KEY])
+    name = posixpath.basename(key)
+    if not name or "." in name:
+        raise ConfigError(f"{_KEY} is {key!r}: a name ends at its first dot, and may not be empty")
+    if key in keys:
+        raise ConfigError(f"{_KEY} is {key!r} in two rows of a file")
+    keys.add(key)
+    return key
+
+
+def _add(archive: tarfile.TarFile, key: str, sample: Row) -> None:
     for ending, value in sample.items():
         if value is None or ending.startswith("__"):
             continue
@@ -190,11 +223,28 @@ def _add(archive: tarfile.TarFile, sample: Row) -> None:
         archive.addfile(member, io.BytesIO(content))
 
 
-def _steps(coding: Coding, usual: Callable[[Row, object], Row]) -> list[Step]:
+def _steps(coding: Coding, usual: Callable[[Row, object], Row], method: str) -> list[Step]:
     if coding is None:
         return []
     several = coding if isinstance(coding, list | tuple) else [coding]
-    return [step if callable(step) else functools.partial(_called, usual, step) for step in several]
+    return [
+        functools.partial(_of_user, step, method)
+        if callable(step)
+        else functools.partial(_called, usual, step)
+        for step in several
+    ]
+
+
+def _of_user(step: Step, method: str, sample: Row) -> Row:
+    called = f"{method}({getattr(step, '__name__', type(step).__name__)})"
+    try:
+        made = step(sample)
+    except Exception as error:
+        text = f"{called} failed on sample {sample.get(_KEY)!r}: {describe(error)}"
+        raise mixed_with(DataFunctionError(text), error, lambda kind: kind(text)) from error
+    if not isinstance(made, dict):
+        raise ConfigError(f"{called} must return a dict, not a {type(made).__name__}")
+    return made
 
 
 def _called(usual: Callable[[Row, object], Row], form: object, sample: Row) -> Row:
