@@ -138,6 +138,11 @@ def test_values_of_columns_become_directories(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["name=n0"]
     with pytest.raises(ConfigError, match="there is no column 'kind'"):
         rows.write_parquet(tmp_path, partition_cols=["kind"])
+    some: list[dict[str, Any]] = [{"x": 0, "kind": None}, {"x": 1, "kind": "é/=%"}]
+    dray.data.from_items(some).write_parquet(tmp_path / "some", partition_cols=["kind"])
+    kept = dray.data.read_parquet(tmp_path / "some")
+    assert kept.sort("x").take_all() == some
+    assert kept.materialize().filter(expr="kind is None").columns() == ["x", "kind"]
     many = dray.data.range(1025).add_column("x", lambda frame: 1)  # more than Arrow writes untold
     memory = pytest.importorskip("fsspec").filesystem("memory")
     many.write_parquet("memory://many", partition_cols=["id"])

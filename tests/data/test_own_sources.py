@@ -166,6 +166,20 @@ def test_a_place_of_ones_own() -> None:
     assert (kept.get_name(), kept.supports_distributed_writes) == ("Kept", True)
 
 
+def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
+    class Interrupted(RowBasedFileDatasink):
+        def write_row_to_file(self, row: dict[str, Any], file: pa.NativeFile) -> None:
+            file.write(b"begun")
+            if row["id"]:
+                raise KeyboardInterrupt
+
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    for folder in (str(tmp_path), "memory://interrupted"):
+        with pytest.raises(KeyboardInterrupt):
+            dray.data.range(2).write_datasink(Interrupted(folder))
+    assert list(tmp_path.iterdir()) == memory.find("interrupted") == []
+
+
 class Texts(RowBasedFileDatasink):
     """A file for each row."""
 
@@ -207,7 +221,7 @@ class Named(FilenameProvider):
     """Names with the numbers of files."""
 
     def get_filename_for_task(self, write_uuid: str, task_index: int) -> str:
-        return f"n{task_index}.{self.file_format}"
+        return f"n{task_index}" + ("" if self.file_format is None else f".{self.file_format}")
 
 
 def test_names_of_files(tmp_path: Path) -> None:
@@ -235,6 +249,8 @@ def test_names_of_files(tmp_path: Path) -> None:
     )
     assert names("p") == ["id=0"]
     assert names("p/id=0") == ["n0-0.pq"]
+    rows.write_parquet(tmp_path / "q", filename_provider=Named(), partition_cols=["id"])
+    assert names("q/id=0") == ["n0-0"]
     pixels = dray.data.from_numpy(np.zeros((2, 2, 2), np.uint8))
     pixels.write_images(tmp_path / "i", "data", filename_provider=Named(None, "png"))
     assert names("i") == ["n0_000000_000000.png", "n0_000000_000001.png"]

@@ -239,6 +239,11 @@ def test_files_of_orc(tmp_path: Path) -> None:
     assert named.take_all() == [{"x": 4, "texts": ["a"] * 4, "path": str(paths[-1])}]
     with pytest.raises(ConfigError, match="ORC cannot hold column 'data'"):
         dray.data.range_tensor(2).write_orc(tmp_path)
+    for values in (pa.nulls(1), pa.array([1], pa.uint64()), pa.array([[{"a": None}]])):
+        with pytest.raises(
+            ConfigError, match=r"ORC cannot hold column 'x', which is .*(null|uint)"
+        ):
+            dray.data.from_arrow(pa.table({"x": values})).write_orc(tmp_path / "none")
     paths[0].write_bytes(b"none")
     with pytest.raises(StorageError, match="cannot be read"):
         dray.data.read_orc(str(paths[0])).take_all()

@@ -208,8 +208,8 @@ class Writers(Results):
             options: `num_rows_per_file`.
 
         Raises:
-            ConfigError: A value is neither bytes nor text; a `__key__` is in two rows, empty, or has
-                a dot in its name, at which the endings of its files would begin.
+            ConfigError: A value is neither bytes nor text, or a `__key__` is in two rows, empty, or
+                has a dot in its name, at which the endings of its files would begin.
         """
         rows, _ = _of_writer("webdataset", options)
         target = Target(os.fspath(path), mode, filesystem, filename_provider)

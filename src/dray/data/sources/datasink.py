@@ -278,6 +278,6 @@ def write_all(datasink: Datasink[Any], blocks: Iterator[Block]) -> None:
             for number, of_write in itertools.groupby(numbered(), lambda each: each[0])
         ]
         datasink.on_write_complete(WriteResult(rows, size, returned))
-    except Exception as error:
-        datasink.on_write_failed(error)
+    except BaseException as error:  # an interrupt as well, so that no part of a file is left
+        datasink.on_write_failed(error)  # type: ignore[arg-type]
         raise

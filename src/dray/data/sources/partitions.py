@@ -22,6 +22,8 @@ __all__ = ["PartitionStyle", "Partitioning", "PathPartitionFilter", "PathPartiti
 Labels = Mapping[str, object]
 # The column of files' paths, as Ray Data calls it.
 PATH = "path"
+# The value of directories of rows that have none, as Hive and Arrow name it.
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartitionStyle(str, enum.Enum):
@@ -83,7 +85,10 @@ class Partitioning:
                 )
             found = dict(zip(names, folders, strict=True))
         types = self.field_types or {}
-        return {name: types.get(name, str)(unquote(value)) for name, value in found.items()}
+        return {
+            name: None if value == _NO_VALUE else types.get(name, str)(unquote(value))
+            for name, value in found.items()
+        }
 
     def _below(self, path: str) -> str:
         base, inner = self._base(), path.rpartition("://")[2].lstrip("/")

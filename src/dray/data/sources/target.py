@@ -67,8 +67,8 @@ class Place:
 
     def template(self, number: int, ending: str) -> str:
         """Return the name of new files of several directories, with `{i}` for their numbers."""
-        base, _, end = self._named(number, ending).rpartition(".")
-        return f"{base}-{{i}}.{end}"
+        base, end = os.path.splitext(self._named(number, ending))
+        return f"{base}-{{i}}{end}"
 
     def _named(self, number: int, ending: str, *, of_row: bool = False) -> str:
         if self.filenames is None:

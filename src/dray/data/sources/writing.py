@@ -191,18 +191,31 @@ def to_orc(**options: Any) -> Writer:
             for table in tables:
                 writer.write(table)
 
-    return Writer(write, one_schema=True, prepare=_without_extensions)
+    return Writer(write, one_schema=True, prepare=_for_orc)
 
 
-def _without_extensions(table: Table) -> Table:
+def _for_orc(table: Table) -> Table:
     """Return a table, all of whose columns ORC can hold."""
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
-        if isinstance(kind, pa.BaseExtensionType):
+        if not _is_of_orc(kind):
             raise ConfigError(
                 f"ORC cannot hold column {name!r}, which is {kind}: drop it (drop_columns), or "
                 "call write_parquet()"
             )
     return table
+
+
+@functools.cache
+def _is_of_orc(kind: pa.DataType) -> bool:
+    from pyarrow import orc
+
+    if isinstance(kind, pa.BaseExtensionType):
+        return False
+    try:
+        orc.write_table(pa.schema([("x", kind)]).empty_table(), io.BytesIO())
+    except pa.ArrowNotImplementedError:  # which is how Arrow says so
+        return False
+    return True
 
 
 def _flat(table: Table) -> Table:
