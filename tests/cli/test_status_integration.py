@@ -151,7 +151,7 @@ engine, asked = current_engine(), threading.Event()
 
 def answer_as_it_ends():
     asked.set()
-    while not engine._closed:
+    while not engine.closed:
         time.sleep(0.001)
     with engine._lock:
         return {}
