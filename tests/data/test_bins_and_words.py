@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dray.data.preprocessors import (
     Preprocessor,
     UniformKBinsDiscretizer,
 )
-from dray.errors import ConfigError
+from dray.errors import ConfigError, DataFunctionError
 
 FRAME = pd.DataFrame(
     {"a": [0.2, 1.4, 2.5, 6.2, 9.7, 2.1], "b": [10, 15, 13, 12, 23, 25], "c": [5] * 6}
@@ -76,6 +77,11 @@ def test_bins_of_one_width() -> None:
     assert [further["a"].isna().tolist(), further["b"].isna().tolist()] == [
         [True] * 2,
         [False, True],
+    ]
+    prices = dray.data.from_items([{"a": Decimal("1.5")}, {"a": Decimal("2.5")}])
+    assert UniformKBinsDiscretizer(["a"], 2).fit_transform(prices).take_all() == [
+        {"a": 0},
+        {"a": 1},
     ]
     for rows, said in (
         (dray.data.from_items([{"a": None}]), "has no values to learn bins from"),
@@ -136,3 +142,27 @@ def test_places_of_words() -> None:
             call()
     with pytest.raises(ConfigError, match="there is no column 'z'"):
         FeatureHasher(["z"], 2, "x").transform(ROWS).take_all()
+
+
+def test_values_that_do_not_suit_are_told_by_column() -> None:
+    numbers = dray.data.from_items([{"x": 1.5, "text": "a"}])
+    for made, kind, said in (
+        (
+            lambda: HashingVectorizer(["x"], 4).transform(numbers).take_all(),
+            AttributeError,
+            "HashingVectorizer failed on column 'x': AttributeError",
+        ),
+        (
+            lambda: CountVectorizer(["text"], lambda text: [text[9]]).fit(numbers),
+            IndexError,
+            "CountVectorizer failed on what it learns from: IndexError",
+        ),
+        (
+            lambda: UniformKBinsDiscretizer(["text"], 2).fit(numbers),
+            ValueError,
+            "UniformKBinsDiscretizer failed on what it learns from: ValueError",
+        ),
+    ):
+        with pytest.raises(kind, match=said) as caught:
+            made()
+        assert isinstance(caught.value, DataFunctionError)

@@ -72,6 +72,9 @@ class Parts(Writers):
     ) -> tuple[R, R]:
         """Return rows to train with, and others for a test, without counting or holding them.
 
+        Rows that are others each time, as after a filter by `random()`, may be in both: call
+        `materialize` before.
+
         Args:
             test_size: The part of the rows for the test, above 0 and below 1, about which each is
                 to have.

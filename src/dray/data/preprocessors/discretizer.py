@@ -187,6 +187,7 @@ class UniformKBinsDiscretizer(_Discretizer):
         """Return the edges of bins, of which the outer ones are just beyond the values."""
         if low is None or high is None:
             raise ConfigError(f"column {name!r} has no values to learn bins from")
+        low, high = float(low), float(high)  # decimals as well
         if not math.isfinite(low) or not math.isfinite(high):
             raise ConfigError(f"column {name!r} has values without end, which no bins reach")
         count = self._bins_of(name) + 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -11,7 +12,8 @@ from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Column, Table, Value, put_column, to_batch, to_table
 from dray.data.forms.memory import handed_over
 from dray.data.forms.names import check_column
-from dray.errors import ConfigError
+from dray.data.operations import UserFunction
+from dray.errors import ConfigError, DrayError
 
 __all__ = ["Preprocessor"]
 
@@ -50,10 +52,11 @@ class Preprocessor:
         if not self._is_fittable:
             return self
         own = getattr(self, "_fit", None)
-        if own is None:
-            self.stats_ = self._learned(ds)
-        else:
-            own(ds)
+        with self._named("what it learns from"):
+            if own is None:
+                self.stats_ = self._learned(ds)
+            else:
+                own(ds)
         self._is_fitted = True
         return self
 
@@ -150,6 +153,19 @@ class Preprocessor:
                 f"call fit(dataset) of the {type(self).__name__} first, or fit_transform(dataset)"
             )
 
+    @contextlib.contextmanager
+    def _named(self, origin: str) -> Iterator[None]:
+        """Raise errors that name this and what it is on, also of the raised one's type."""
+        try:
+            yield
+        except DrayError:
+            raise
+        except Exception as error:
+            called = type(self).__name__
+            raise UserFunction(type(self), "transform", called=called).failed(
+                error, origin
+            ) from error
+
     _is_fittable = True
     _is_fitted = False
 
@@ -189,7 +205,8 @@ class ColumnPreprocessor(Preprocessor):
     def _changed(self, table: Table) -> Table:
         check_column(table, [name for name, _ in self._pairs])
         for name, output in self._pairs:
-            table = put_column(table, output, self._column(name, table.column(name)))
+            with self._named(f"column {name!r}"):
+                table = put_column(table, output, self._column(name, table.column(name)))
         return table
 
     def _column(self, name: str, column: Column) -> Column:
