@@ -166,6 +166,16 @@ def test_a_place_of_ones_own() -> None:
     assert (kept.get_name(), kept.supports_distributed_writes) == ("Kept", True)
 
 
+def test_files_of_rows_that_are_not_alike(tmp_path: Path) -> None:
+    class Items(RowBasedFileDatasink):
+        def write_row_to_file(self, row: dict[str, Any], file: pa.NativeFile) -> None:
+            file.write(str(row["item"]).encode())
+
+    rows = dray.data.from_items([1]).union(dray.data.from_items(["a"]))
+    rows.write_datasink(Items(tmp_path))
+    assert dray.data.read_text(tmp_path).unique("text") == ["1", "a"]
+
+
 def test_an_interrupted_write_leaves_no_file(tmp_path: Path) -> None:
     class Interrupted(RowBasedFileDatasink):
         def write_row_to_file(self, row: dict[str, Any], file: pa.NativeFile) -> None:

@@ -270,6 +270,14 @@ def test_rows_into_a_database(tmp_path: Path) -> None:
         numbers.materialize().flat_map(fails).write_sql(
             "insert into numbers values (?, ?)", connect
         )
+    other = dray.data.from_items([{"text": "b", "id": 1}]).union(dray.data.from_items([{"id": 2}]))
+    numbers.limit(1).union(other).write_sql("insert into numbers values (?, ?)", connect)
+    last = dray.data.read_sql("select * from numbers order by rowid desc limit 2", connect)
+    assert last.take_all() == [{"id": 2, "text": None}, {"id": 1, "text": "b"}]
+    with pytest.raises(ConfigError, match="there is no column 'z'; the columns are id, text"):
+        numbers.limit(1).union(dray.data.from_items([{"id": 1, "z": 1}])).write_sql(
+            "insert into numbers values (?, ?)", connect
+        )
     with pytest.raises(sqlite3.Error):
         numbers.write_sql("insert into letters values (?, ?)", connect)
-    assert told.take(1)[0]["n"] == 300
+    assert told.take(1)[0]["n"] == 303

@@ -10,6 +10,7 @@ from typing import Any
 from dray.checks import is_whole, plain, require
 from dray.compat.arguments import check_arguments
 from dray.data.forms.blocks import table_rows
+from dray.data.forms.names import check_column
 from dray.data.results import Results
 from dray.data.sources.archives import Coding, to_archive
 from dray.data.sources.base import Filesystem
@@ -246,9 +247,12 @@ class Writers(Results):
         """Insert the rows into a table of a database, all of them or none.
 
         Args:
-            sql: The statement, with a parameter for each column, in their order.
+            sql: The statement, with a parameter for each column, in the order of the first rows.
             connection_factory: Returns a connection as PEP 249 has it.
             options: Options of Ray's that dray does not need.
+
+        Raises:
+            ConfigError: Later rows have a column that the first ones have not.
 
         Example:
             >>> import sqlite3, tempfile
@@ -264,8 +268,11 @@ class Writers(Results):
         with contextlib.closing(connection_factory()) as connection:
             try:
                 cursor = connection.cursor()
+                names: dict[str, None] = {}
                 for block in self.blocks():
-                    values = [tuple(row.values()) for row in table_rows(block.table)]
+                    names = names or dict.fromkeys(block.table.column_names)
+                    check_column(names, block.table.column_names)
+                    values = [tuple(map(row.get, names)) for row in table_rows(block.table)]
                     for begin in range(0, len(values), _SQL_ROWS):
                         cursor.executemany(sql, values[begin : begin + _SQL_ROWS])
             except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -153,7 +153,7 @@ class _FileDatasink(Datasink[None]):
         tables = [table for table in blocks if table.num_rows]
         if self._place is None or not tables:
             return
-        for part in self._parts(concat(tables)):
+        for part in self._parts(tables):
             path = self._place.file(self._files, "", of_row=self._of_rows)
             self._files += 1
             with self._place.filesystem.open_output_stream(path, **self._opening) as file:
@@ -167,7 +167,7 @@ class _FileDatasink(Datasink[None]):
         """Have no new file in the directory."""
         self._opened.__exit__(type(error), error, error.__traceback__)
 
-    def _parts(self, table: Table) -> Iterator[Any]:
+    def _parts(self, tables: Sequence[Table]) -> Iterator[Any]:
         """Yield what each file is to hold."""
         raise NotImplementedError
 
@@ -196,8 +196,8 @@ class RowBasedFileDatasink(_FileDatasink):
         """Write a row, a dict, to a file that is open."""
         raise NotImplementedError(f"{type(self).__name__} has no write_row_to_file()")
 
-    def _parts(self, table: Table) -> Iterator[Row]:
-        return table_rows(table)
+    def _parts(self, tables: Sequence[Table]) -> Iterator[Row]:
+        return itertools.chain.from_iterable(map(table_rows, tables))
 
     def _write_part(self, part: Row, file: pa.NativeFile) -> None:
         self.write_row_to_file(part, file)
@@ -243,8 +243,8 @@ class BlockBasedFileDatasink(_FileDatasink):
         """Write rows to a file that is open."""
         raise NotImplementedError(f"{type(self).__name__} has no write_block_to_file()")
 
-    def _parts(self, table: Table) -> Iterator[BlockAccessor]:
-        yield BlockAccessor(table)
+    def _parts(self, tables: Sequence[Table]) -> Iterator[BlockAccessor]:
+        yield BlockAccessor(concat(tables))
 
     def _write_part(self, part: BlockAccessor, file: pa.NativeFile) -> None:
         self.write_block_to_file(part, file)
