@@ -201,6 +201,9 @@ def test_records_that_differ_are_put_together(tmp_path: Path) -> None:
     together = read.random_shuffle(seed=1).sort("text").materialize().repartition(1)
     assert sorted(together.unique("text"), key=str) == [None, "é".encode()]
     assert read.take_batch(3, batch_format="pyarrow").select(["n"]).to_pylist() == expected
+    numbers = dray.data.from_items([{"x": 1}]).union(dray.data.from_items([{"x": 2.5}]))
+    numbers.write_tfrecords(tmp_path / "numbers")
+    assert dray.data.read_tfrecords(str(tmp_path / "numbers")).unique("x") == [1, 2.5]
     for value in (pa.array([[1, None]]), pa.array([1 << 63], pa.uint64())):
         with pytest.raises(ConfigError, match=r"TFRecord cannot hold .*column 'x'"):
             dray.data.from_arrow(pa.table({"x": value})).write_tfrecords(tmp_path / "c")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TypeAlias
 
 import numpy as np
@@ -144,7 +144,7 @@ def _table(rows: Sequence[Mapping[str, Feature]]) -> Table:
     fields, columns = [], []
     for name in names:
         features = [row.get(name, (0, ())) for row in rows]
-        kind = _TYPES[max((kind for kind, values in features if values), default=0)]
+        kind = _type({kind for kind, values in features if values})
         if all(len(values) <= 1 for _, values in features):
             fields.append(lists_of_one(name, kind))
             columns.append(pa.array([next(iter(values), None) for _, values in features], kind))
@@ -152,6 +152,11 @@ def _table(rows: Sequence[Mapping[str, Feature]]) -> Table:
             fields.append(pa.field(name, pa.list_(kind)))
             columns.append(pa.array([list(values) for _, values in features], pa.list_(kind)))
     return pa.table(columns, pa.schema(fields))
+
+
+def _type(kinds: Set[int]) -> pa.DataType:
+    """Return a type of the values of lists of some kinds."""
+    return pa.float64() if kinds == {_FLOATS, _INTEGERS} else _TYPES[max(kinds, default=0)]
 
 
 # Writing.
