@@ -223,14 +223,14 @@ def _add(archive: tarfile.TarFile, key: str, sample: Row) -> None:
         archive.addfile(member, io.BytesIO(content))
 
 
-def _steps(coding: Coding, usual: Callable[[Row, object], Row], method: str) -> list[Step]:
+def _steps(coding: Coding, usual: Callable[[object, Row], Row], method: str) -> list[Step]:
     if coding is None:
         return []
     several = coding if isinstance(coding, list | tuple) else [coding]
     return [
         functools.partial(_of_user, step, method)
         if callable(step)
-        else functools.partial(_called, usual, step)
+        else functools.partial(usual, step)
         for step in several
     ]
 
@@ -247,11 +247,7 @@ def _of_user(step: Step, method: str, sample: Row) -> Row:
     return made
 
 
-def _called(usual: Callable[[Row, object], Row], form: object, sample: Row) -> Row:
-    return usual(sample, form)
-
-
-def _decoded(sample: Row, form: object) -> Row:
+def _decoded(form: object, sample: Row) -> Row:
     """Return a sample whose bytes are decoded as their endings say."""
     return {
         name: value if name.startswith("__") else _value(name, value, form)
@@ -288,7 +284,7 @@ def _value(name: str, content: bytes, form: object) -> Value:
     return content
 
 
-def _encoded(sample: Row, form: object) -> Row:
+def _encoded(form: object, sample: Row) -> Row:
     """Return a sample whose values are encoded as their endings say."""
     return {
         name: value if value is None or name.startswith("__") else _content(name, value)
