@@ -15,8 +15,8 @@ from dray.errors import NodeDiedError, PreemptionError, RemoteTraceback, Trainin
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.failure import FailureLog, to_error
+from dray.train.run.nodes.preemptions import Preemptions
 from dray.train.run.output.reading import ReadingRecord
-from dray.train.run.preemptions import Preemptions
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup

@@ -51,15 +51,15 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.config import RunConfig
 from dray.train.run import events
-from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import CheckpointStore
-from dray.train.run.departure import Departure
 from dray.train.run.events import Alarm, Due, Signal
 from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
-from dray.train.run.growth import Growth
 from dray.train.run.launch import Launch
+from dray.train.run.nodes.admission import Admission
+from dray.train.run.nodes.departure import Departure
+from dray.train.run.nodes.growth import Growth
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.rank_logs import Logs
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance

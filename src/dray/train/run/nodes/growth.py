@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dray.train.planning.plan import largest_size, sizes_with_room
-from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
+from dray.train.run.nodes.admission import Admission
 
 
 @dataclass

@@ -9,8 +9,8 @@ from dray.engines.base import Engine, Mailbox
 from dray.train.config import FailureConfig
 from dray.train.run.attempt import Attempt
 from dray.train.run.events import Alarm, Signal
+from dray.train.run.nodes.preemptions import Preemptions
 from dray.train.run.output.progress import Progress
-from dray.train.run.preemptions import Preemptions
 
 
 @dataclass
