@@ -71,7 +71,6 @@ class RoundReports:
         self.frequency = every
         self.at_end = checkpoint_at_end
         self._postprocess = results_postprocessing_fn
-        self._takes_all = self._names is None and results_postprocessing_fn is None
         self.begin()
 
     def begin(self) -> None:
@@ -96,7 +95,7 @@ class RoundReports:
             rounds: Rounds of the model that is saved, if one is.
             save: Saves the model to a path, if it is to be saved; all ranks say so alike.
         """
-        metrics = results if self._takes_all else self._chosen(results)
+        metrics = self._chosen(results)
         if save is None:
             report(metrics)
             return

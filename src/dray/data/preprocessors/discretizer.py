@@ -53,6 +53,11 @@ class _Discretizer(ColumnPreprocessor):
             raise ConfigError(f"duplicates must be 'raise' or 'drop', not {duplicates!r}")
         self.bins, self.right, self.include_lowest = bins, right, include_lowest
         self.duplicates, self.dtypes = duplicates, dtypes
+        for name in self.columns:
+            self._check_bins(self._bins_of(name))
+
+    def _check_bins(self, bins: Value) -> None:
+        """Raise ConfigError if these are no bins of a column."""
 
     def _bins_of(self, name: str) -> Value:
         return self.bins[name] if isinstance(self.bins, Mapping) else self.bins
@@ -150,29 +155,9 @@ class UniformKBinsDiscretizer(_Discretizer):
         [{'id': 0}, {'id': 0}, {'id': 1}, {'id': 1}]
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        bins: int | Mapping[str, int],
-        *,
-        right: bool = True,
-        include_lowest: bool = False,
-        duplicates: str = "raise",
-        dtypes: DTypes | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(
-            columns,
-            bins,
-            right=right,
-            include_lowest=include_lowest,
-            duplicates=duplicates,
-            dtypes=dtypes,
-            output_columns=output_columns,
-        )
-        for name in self.columns:
-            if not is_whole(plain(self._bins_of(name)), 1):
-                raise ConfigError(f"bins must be a number, 1 or more, not {self._bins_of(name)!r}")
+    def _check_bins(self, bins: Value) -> None:
+        if not is_whole(plain(bins), 1):
+            raise ConfigError(f"bins must be a number, 1 or more, not {bins!r}")
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         group = ds.groupby(None)

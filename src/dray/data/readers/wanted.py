@@ -13,7 +13,7 @@ from dray.data.sources.base import Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import FileRows
 from dray.data.sources.finding import Paths, find_files
-from dray.data.sources.partitions import PATH, Labels, Partitioning, PathPartitionFilter
+from dray.data.sources.partitions import Labels, Partitioning, PathPartitionFilter, labels_of
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
@@ -53,8 +53,7 @@ class Wanted:
 
     def label(self, path: str) -> Labels:
         """Return the values that a file has from its path."""
-        found = {} if self.partitioning is None else self.partitioning.labels(path)
-        return {**found, **({PATH: path} if self.include_paths else {})}
+        return labels_of(path, self.partitioning, include_path=self.include_paths)
 
     def in_order(self, source: Callable[..., Source], *how: object) -> Dataset:
         """Return files as a dataset: in their order, or in one that epochs decide.

@@ -13,7 +13,7 @@ from dray.data.forms.blocks import Batch, Table, to_table
 from dray.data.sources.base import Filesystem
 from dray.data.sources.combined import Shuffle
 from dray.data.sources.finding import Paths, find_files, naming
-from dray.data.sources.partitions import PATH, Partitioning, PathPartitionFilter, labelled
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labelled, labels_of
 
 
 class ReadTask:
@@ -165,9 +165,7 @@ class FileBasedDatasource(Datasource):
         ]
 
     def _blocks(self, path: str) -> Iterator[Table]:
-        labels = {} if self._partitioning is None else self._partitioning.labels(path)
-        if self._include_paths:
-            labels = {**labels, PATH: path}
+        labels = labels_of(path, self._partitioning, include_path=self._include_paths)
         with naming(path), self._filesystem.open_input_stream(path, **self._opening) as file:
             for block in self._read_stream(file, path):
                 yield labelled(to_table(block), labels)

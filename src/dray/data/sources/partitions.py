@@ -185,6 +185,12 @@ class PathPartitionFilter:
         return bool(self._passes(self.parser(path)))
 
 
+def labels_of(path: str, partitioning: Partitioning | None, *, include_path: bool) -> Labels:
+    """Return the values that a file has from its path, and that among them if asked."""
+    found = {} if partitioning is None else partitioning.labels(path)
+    return {**found, PATH: path} if include_path else found
+
+
 def labelled(table: Table, labels: Labels) -> Table:
     """Return a table with one value more in all rows for each label that it has no column for.
 

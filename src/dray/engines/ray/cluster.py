@@ -16,6 +16,7 @@ import ray.experimental.internal_kv
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
 from dray.accelerators import families_on
+from dray.engines.ray import leaving_nodes
 from dray.engines.runtime import Described
 from dray.errors import InfeasibleError
 from dray.scheduling.ledger import Ledger
@@ -32,7 +33,7 @@ _LOOK_AGAIN_S = 0.5
 
 def nodes() -> list[Node]:
     """Return the nodes that are alive."""
-    leaving = ray._private.state.state.get_draining_nodes()
+    leaving = leaving_nodes.leaving()
     return [
         Node(
             entry["NodeID"],

@@ -11,6 +11,12 @@ import ray
 _EVERY_S = 5.0
 
 
+def leaving() -> dict[str, int]:
+    """Return node id -> when it goes, in milliseconds since the epoch; 0 if nobody has said it."""
+    found: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    return found
+
+
 def watch(
     connection: Callable[[], AbstractContextManager[bool]], tell: Callable[[], object]
 ) -> Callable[[], None]:
@@ -32,12 +38,12 @@ def watch(
                 if not is_there:
                     return
                 try:
-                    leaving = {*ray._private.state.state.get_draining_nodes()}
+                    found = {*leaving()}
                 except Exception:  # noqa: BLE001 (Ray raises what it likes: it is asked again)
                     continue
-            if not leaving <= known:
+            if not found <= known:
                 tell()
-            known = leaving
+            known = found
 
     threading.Thread(target=look, name="dray-leaving", daemon=True).start()
     return ended.set

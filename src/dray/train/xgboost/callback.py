@@ -93,10 +93,7 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         """Report a round."""
         self._last = _newest(evals_log)
-        if not self._reports.frequency:
-            self._reports.report(self._last)
-            return False
-        rounds = model.num_boosted_rounds()
+        rounds = model.num_boosted_rounds() if self._reports.frequency else 0  # a call of C
         due = self._reports.is_due(rounds)
         self._reports.report(self._last, rounds, _saves(model) if due else None)
         return False
