@@ -170,6 +170,3 @@ def test_the_end_of_an_async_generator() -> None:
     items = signal.count.remote(3)
     assert dray.get(items.completed()) is None
     assert [dray.get(ref) for ref in items] == [0, 1, 2]
-
-
-# Resources.

@@ -6,17 +6,26 @@ from pathlib import Path
 from typing import Any
 
 import dray.train
-from dray.train import DataParallelTrainer, Result, RunConfig, ScalingConfig
+from dray.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
 
 
-def fit(function: Any, storage: Path, workers: int = 2, config: Any = None, **run: Any) -> Result:
-    """Take a function through a run called `run`, and return what comes of it."""
+def fit(
+    function: Any, storage: Path | str, workers: int = 2, config: Any = None, **run: Any
+) -> Result:
+    """Take a function through a run, whose name is `run`, and return what comes of it."""
     return DataParallelTrainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **run),
+        run_config=RunConfig(storage_path=storage, **{"name": "run", **run}),
     ).fit()
+
+
+def save(directory: str, **files: str) -> Checkpoint:
+    """Write files into a directory, and return the checkpoint that it is."""
+    for name, text in files.items():
+        Path(directory, name).write_text(text)
+    return Checkpoint.from_directory(directory)
 
 
 def rank() -> int:

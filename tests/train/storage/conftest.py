@@ -1,12 +1,15 @@
-"""Servers of storages far away, of which each file of tests has its own."""
+"""Storages far away: servers, of which each file of tests has its own, and one in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dray.train.storage.filesystem import place_at
+from dray.train.storage.place import RemotePath
 from tests.support import hdfs_server, s3_server
 from tests.support.remote_runs import Server
 
@@ -40,3 +43,24 @@ def server(request: pytest.FixtureRequest) -> Server:
     """Each of them in turn."""
     found: Server = request.getfixturevalue(request.param)
     return found
+
+
+@pytest.fixture
+def run() -> Iterator[RemotePath]:
+    """A run's place in memory."""
+    memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+    place = place_at("memory://tests/run", None, "path")
+    assert isinstance(place, RemotePath)
+    yield place
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """The files of an old and of a new checkpoint."""
+    for text in ("old", "new"):
+        (tmp_path / text / "sub").mkdir(parents=True)
+        for name in ("model", "sub/more"):
+            (tmp_path / text / name).write_text(text)
+    return [tmp_path / "old", tmp_path / "new"]

@@ -8,10 +8,8 @@ import json
 import os
 import re
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,16 +18,17 @@ import pytest
 
 import dray.train
 from dray.errors import ConfigError, StorageError
-from dray.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
+from dray.train import Checkpoint
 from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import place_at
 from dray.train.storage.manifest import Committed, Validation
 from dray.train.storage.metrics_codec import encode
 from dray.train.storage.place import RemotePath
-from dray.train.storage.remote import lease, retry
+from dray.train.storage.remote import lease
 from dray.train.storage.remote.downloads import fetch
 from dray.train.storage.run_directory import RunDirectory
 from tests.support.limits import room_in_files
+from tests.support.train_runs import fit
 
 memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
 
@@ -39,15 +38,6 @@ CHANGES = ("pipe_file", "put_file", "cp_file", "rm_file", "rm")
 
 class Killed(BaseException):
     """The driver ends here."""
-
-
-@pytest.fixture
-def run() -> Iterator[RemotePath]:
-    place = place_at("memory://tests/run", None, "path")
-    assert isinstance(place, RemotePath)
-    yield place
-    memory.store.clear()
-    memory.pseudo_dirs[:] = [""]
 
 
 def killed_at(count: int) -> Any:
@@ -97,15 +87,6 @@ def die(directory: RunDirectory) -> None:
         f"{lease._run.path}/.lease-{lease.number:06d}", lease._text(0.0)
     )
     directory.storage.close()
-
-
-@pytest.fixture
-def sources(tmp_path: Path) -> list[Path]:
-    for text in ("old", "new"):
-        (tmp_path / text / "sub").mkdir(parents=True)
-        for name in ("model", "sub/more"):
-            (tmp_path / text / name).write_text(text)
-    return [tmp_path / "old", tmp_path / "new"]
 
 
 @pytest.mark.parametrize("same_name", [False, True])
@@ -337,8 +318,13 @@ def test_growing_files(run: RemotePath) -> None:
 def test_deleted_logs_take_no_metrics_with_them(run: RemotePath) -> None:
     """The next start writes over nothing of the one whose logs are gone."""
     steps = itertools.count()
+
+    def train() -> None:
+        dray.train.report({"step": next(steps)})
+
     for step in range(3):
-        assert fit(lambda: dray.train.report({"step": next(steps)})).metrics == {"step": step}
+        result = fit(train, "memory://tests", workers=0, on_mismatch="ignore")
+        assert result.metrics == {"step": step}
         (run / "logs").delete(recursive=True)
     told = RunDirectory(run).reports(0, lambda record: True)
     assert [record["metrics"] for record in told] == [{"step": step} for step in range(3)]
@@ -398,131 +384,6 @@ def test_models_of_checkpoints_far_away(run: RemotePath) -> None:
     shutil.rmtree(copy)
     with pytest.raises(StorageError, match="nothing is not there, or has no files"):
         Checkpoint("memory://tests/run/nothing").to_directory()
-
-
-def test_an_end_without_a_storage_hides_nothing(
-    run: RemotePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What cannot be written at the end is a warning, whatever else the program raises."""
-    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.2")
-    directory = opened(run)
-    warned: list[str] = []
-    directory.warn = warned.append
-    directory.record("something")
-    with mock.patch.object(memory, "pipe_file", side_effect=OSError("no route to host")):
-        directory.storage.close()
-    assert len(warned) == 1
-    assert re.search(
-        r"events.* cannot be written: OSError: no route to host \(\d attempts?", warned[0]
-    )
-
-
-def begin_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    outage = mock.Mock(side_effect=OSError("no route to host"))
-    for request in (*CHANGES, "ls", "info", "exists", "cat_file", "find"):
-        monkeypatch.setattr(memory, request, outage)
-
-
-def fit(train: Callable[..., object]) -> Result:
-    return DataParallelTrainer(
-        train,
-        scaling_config=ScalingConfig(num_workers=0),
-        run_config=RunConfig(name="run", storage_path="memory://tests", on_mismatch="ignore"),
-    ).fit()
-
-
-def test_a_function_that_fails_while_the_storage_does_is_the_first_cause(
-    run: RemotePath, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.1")
-
-    def train() -> None:
-        begin_outage(monkeypatch)
-        raise LookupError("its own")
-
-    with pytest.raises(LookupError, match="its own"):
-        fit(train)
-    monkeypatch.undo()
-
-
-def test_what_a_storage_that_is_gone_has_is_not_denied(
-    run: RemotePath, sources: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.1")
-
-    def train() -> None:
-        dray.train.report({"step": 0}, Checkpoint(sources[0]))
-        signal.raise_signal(signal.SIGINT)
-        begin_outage(monkeypatch)
-        dray.train.report({"step": 1})
-
-    with (
-        pytest.warns(match="cannot be written"),
-        pytest.raises(KeyboardInterrupt, match=r"name='run'\) to go on from its newest"),
-    ):
-        fit(train)
-    with pytest.raises(StorageError) as unread:
-        Result.from_path("memory://tests/run")
-    assert str(unread.value).count("cannot be read") == 1
-    monkeypatch.undo()
-
-
-def test_a_storage_that_stays_silent_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a run has to write at its end takes no further wait; an answer ends that."""
-    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "1")
-    ask = mock.Mock(side_effect=OSError("no route to host"))
-    for what in ("s3://silent/run/checkpoint", "s3://silent/run/events", "s3://silent/run/.lease"):
-        with pytest.raises(StorageError, match="no route to host"):
-            retry.persistently(f"{what} cannot be written", ask)
-    assert 4 < ask.call_count < 15
-    begin = ask.call_count
-    with pytest.raises(StorageError, match=r"1 attempt in 0\.0 s"):
-        retry.persistently("s3://silent/run/events cannot be written", ask)
-    assert ask.call_count == begin + 1
-    assert retry.persistently("s3://silent/run cannot be listed", lambda: "there") == "there"
-    ask.side_effect = [OSError("no route to host"), "written"]
-    assert retry.persistently("s3://silent/run/events cannot be written", ask) == "written"
-
-
-def test_who_waits_for_an_answer_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    errors = [OSError("no route") for _ in range(3)]
-
-    def ask() -> str:
-        if errors:
-            raise errors.pop()
-        return "there"
-
-    monkeypatch.setattr(retry, "_TELL_AFTER_S", 0.02)
-    what = "s3://bucket/run cannot be read"
-    with mock.patch.object(threading, "Timer"):  # it may be told on the second failure only
-        assert retry.persistently(what, ask, limit_s=60) == "there"
-    assert caplog.messages == [f"{what}: OSError: no route; trying for 60 s"]
-    caplog.clear()
-    # Of an endpoint that takes a request and says nothing, it is told while it says nothing.
-    assert retry.persistently(what, lambda: until(lambda: caplog.messages), limit_s=60)
-    assert caplog.messages == [f"{what}: no answer yet; trying for 60 s"]
-
-
-def test_a_server_that_throttles_is_left_alone_as_long_as_it_asks() -> None:
-    """As botocore says it, and as s3fs passes that on."""
-    throttled: Any = Exception("SlowDown")
-    throttled.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "1"}}}
-    translated = OSError("slow down")
-    translated.__cause__ = throttled
-    for error in (throttled, translated):
-        ask = mock.Mock(side_effect=[error, "done"])
-        began = time.monotonic()
-        retry.persistently("s3://bucket/run cannot be written", ask, limit_s=60)
-        assert time.monotonic() - began >= 1.0
-
-
-def until(happened: Callable[[], Any]) -> bool:
-    deadline = time.monotonic() + 10
-    while not happened() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(happened())
 
 
 def _pyarrows(top: Path) -> object:
