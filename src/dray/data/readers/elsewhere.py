@@ -9,7 +9,7 @@ from typing import Any
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Block, to_table
 from dray.data.operations import UserFunction
-from dray.data.readers.wanted import known_options
+from dray.data.readers.arguments import known_options
 from dray.data.sources.base import BlocksSource
 from dray.data.sources.datasource import Datasource
 from dray.errors import ConfigError

@@ -9,11 +9,11 @@ import numpy as np
 
 from dray.checks import require
 from dray.data.dataset import Dataset
-from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.readers.arguments import FileOrder, in_order, known_options, rows_in_order
 from dray.data.sources import files
 from dray.data.sources.base import Filesystem
-from dray.data.sources.finding import Paths
-from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+from dray.data.sources.finding import Paths, find_files
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labels_from
 from dray.errors import StorageError, describe, shown_url
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
@@ -49,17 +49,11 @@ def read_text(
         options: Options of Ray's that dray does not need.
     """
     known_options(read_text, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or ("",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
-    return wanted.in_order(files.text_source, encoding, drop_empty_lines)
+    label = labels_from(partitioning, include_paths)
+    return in_order(found, shuffle, files.text_source, label, encoding, drop_empty_lines)
 
 
 def read_binary_files(
@@ -88,21 +82,15 @@ def read_binary_files(
         options: Options of Ray's that dray does not need.
     """
     known_options(read_binary_files, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or ("",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
+    label = labels_from(partitioning, include_paths)
 
     def row(content: bytes, path: str) -> dict[str, object]:
-        return {"bytes": content, **wanted.label(path)}
+        return {"bytes": content, **label(path)}
 
-    return wanted.rows_in_order(row)
+    return rows_in_order(found, shuffle, row)
 
 
 def read_images(
@@ -140,16 +128,10 @@ def read_images(
     """
     require("PIL", "pillow")
     known_options(read_images, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or _IMAGES,
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or _IMAGES, filesystem, partition_filter, ignore_missing_paths
     )
+    label = labels_from(partitioning, include_paths)
 
     def row(content: bytes, path: str) -> dict[str, object]:
         from PIL import Image
@@ -162,9 +144,9 @@ def read_images(
             raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))
-        return {"image": np.asarray(image), **wanted.label(path)}
+        return {"image": np.asarray(image), **label(path)}
 
-    return wanted.rows_in_order(row)
+    return rows_in_order(found, shuffle, row)
 
 
 def read_numpy(
@@ -195,14 +177,8 @@ def read_numpy(
         options: Options of Ray's that dray does not need.
     """
     known_options(read_numpy, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or (".npy",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or (".npy",), filesystem, partition_filter, ignore_missing_paths
     )
-    return wanted.in_order(files.numpy_source, allow_pickle)
+    label = labels_from(partitioning, include_paths)
+    return in_order(found, shuffle, files.numpy_source, label, allow_pickle)

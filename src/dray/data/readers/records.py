@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from dray.data.dataset import Dataset
-from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.readers.arguments import FileOrder, in_order, known_options
 from dray.data.sources import archives, tf_records
 from dray.data.sources.base import Filesystem
-from dray.data.sources.finding import Paths
-from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+from dray.data.sources.finding import Paths, find_files
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labels_from
 
 
 def read_webdataset(
@@ -62,18 +62,14 @@ def read_webdataset(
         StorageError: An archive cannot be read, or is not sorted by name.
     """
     known_options(read_webdataset, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or ("",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
+    label = labels_from(partitioning, include_paths)
     reading = archives.Reading(decoder, fileselect, filerename, suffixes, expand_json)
-    return wanted.in_order(archives.archive_source, reading, arrow_open_stream_args or {})
+    return in_order(
+        found, shuffle, archives.archive_source, label, reading, arrow_open_stream_args or {}
+    )
 
 
 def read_tfrecords(
@@ -111,14 +107,9 @@ def read_tfrecords(
         StorageError: A file cannot be read, or holds other messages.
     """
     known_options(read_tfrecords, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or ("",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
-    return wanted.in_order(tf_records.tf_records_source, arrow_open_stream_args or {})
+    label = labels_from(partitioning, include_paths)
+    opening = arrow_open_stream_args or {}
+    return in_order(found, shuffle, tf_records.tf_records_source, label, opening)

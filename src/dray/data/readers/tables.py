@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from dray.data.dataset import Dataset
-from dray.data.readers.wanted import FileOrder, Wanted, known_options
+from dray.data.readers.arguments import FileOrder, in_order, known_options
 from dray.data.sources import files
 from dray.data.sources.base import Filesystem
 from dray.data.sources.combined import Shuffle
-from dray.data.sources.finding import Paths
-from dray.data.sources.partitions import Partitioning, PathPartitionFilter
+from dray.data.sources.finding import Paths, find_files
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labels_from
 
 _HIVE = Partitioning("hive")
 _OF_CSV = ("read_options", "parse_options", "convert_options")
@@ -64,23 +64,14 @@ def read_parquet(
         StorageError: One cannot be read, or not together with the others.
     """
     known_options(read_parquet, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or _PARQUET,
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or _PARQUET, filesystem, partition_filter, ignore_missing_paths
     )
-    found, on = wanted.found()
+    label = labels_from(partitioning, include_paths)
     order = None if shuffle is None else Shuffle(shuffle)
-    lanes, label = override_num_blocks, wanted.label
+    lanes, pickled = override_num_blocks, allow_pickle
     return Dataset(
-        files.parquet_source(
-            found, on, columns, lanes, label, order, schema, allow_pickle=allow_pickle
-        )
+        files.parquet_source(*found, columns, lanes, label, order, schema, allow_pickle=pickled)
     )
 
 
@@ -115,18 +106,12 @@ def read_csv(
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
     of_arrow = known_options(read_csv, options, _OF_CSV)
-    wanted = Wanted(
-        paths,
-        file_extensions or ("",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
+    label = labels_from(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
-    return wanted.in_order(files.csv_source, of_arrow, opening)
+    return in_order(found, shuffle, files.csv_source, label, of_arrow, opening)
 
 
 def read_json(
@@ -167,18 +152,12 @@ def read_json(
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
     of_arrow = known_options(read_json, options, _OF_JSON)
-    wanted = Wanted(
-        paths,
-        file_extensions or JSON,
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or JSON, filesystem, partition_filter, ignore_missing_paths
     )
+    label = labels_from(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
-    return wanted.in_order(files.json_source, of_arrow, opening, lines)
+    return in_order(found, shuffle, files.json_source, label, of_arrow, opening, lines)
 
 
 def read_orc(
@@ -207,14 +186,8 @@ def read_orc(
         options: Options of Ray's that dray does not need.
     """
     known_options(read_orc, options)
-    wanted = Wanted(
-        paths,
-        file_extensions or (".orc",),
-        filesystem,
-        partition_filter,
-        partitioning,
-        include_paths,
-        ignore_missing_paths,
-        shuffle,
+    found = find_files(
+        paths, file_extensions or (".orc",), filesystem, partition_filter, ignore_missing_paths
     )
-    return wanted.in_order(files.orc_source)
+    label = labels_from(partitioning, include_paths)
+    return in_order(found, shuffle, files.orc_source, label)

@@ -13,7 +13,7 @@ from dray.data.forms.blocks import Batch, Table, to_table
 from dray.data.sources.base import Filesystem
 from dray.data.sources.combined import Shuffle
 from dray.data.sources.finding import Paths, find_files, naming
-from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labelled, labels_of
+from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labelled, labels_from
 
 
 class ReadTask:
@@ -137,13 +137,13 @@ class FileBasedDatasource(Datasource):
     ) -> None:
         endings = file_extensions or self._FILE_EXTENSIONS or ("",)
         self._files, self._filesystem = find_files(
-            paths, endings, filesystem, partition_filter, ignore_missing=ignore_missing_paths
+            paths, endings, filesystem, partition_filter, ignore_missing_paths
         )
         if shuffle is not None:
             order = Shuffle(shuffle).order(len(self._files), 0)
             self._files = [self._files[number] for number in order]
         self._opening = dict(open_stream_args or {})
-        self._partitioning, self._include_paths = partitioning, include_paths
+        self._label = labels_from(partitioning, include_paths)
 
     def _read_stream(self, file: pa.NativeFile, path: str) -> Iterator[Batch]:
         raise NotImplementedError(f"{type(self).__name__} has no _read_stream()")
@@ -165,7 +165,7 @@ class FileBasedDatasource(Datasource):
         ]
 
     def _blocks(self, path: str) -> Iterator[Table]:
-        labels = labels_of(path, self._partitioning, include_path=self._include_paths)
+        labels = self._label(path)
         with naming(path), self._filesystem.open_input_stream(path, **self._opening) as file:
             for block in self._read_stream(file, path):
                 yield labelled(to_table(block), labels)

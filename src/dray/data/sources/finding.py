@@ -33,7 +33,6 @@ def find_files(
     endings: Sequence[str],
     filesystem: Filesystem = None,
     passing: Passing | None = None,
-    *,
     ignore_missing: bool = False,
 ) -> tuple[list[str], Filesystem]:
     """Return the files that paths mean, and the filesystem of Arrow that they are on.

@@ -185,10 +185,14 @@ class PathPartitionFilter:
         return bool(self._passes(self.parser(path)))
 
 
-def labels_of(path: str, partitioning: Partitioning | None, *, include_path: bool) -> Labels:
-    """Return the values that a file has from its path, and that among them if asked."""
-    found = {} if partitioning is None else partitioning.labels(path)
-    return {**found, PATH: path} if include_path else found
+def labels_from(partitioning: Partitioning | None, include_paths: bool) -> Callable[[str], Labels]:
+    """Return a function for the values that a file has from its path, and that if asked."""
+
+    def label(path: str) -> Labels:
+        found = {} if partitioning is None else partitioning.labels(path)
+        return {**found, PATH: path} if include_paths else found
+
+    return label
 
 
 def labelled(table: Table, labels: Labels) -> Table:
