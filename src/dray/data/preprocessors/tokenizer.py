@@ -10,7 +10,20 @@ from dray.data.forms.blocks import Column
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
-class Tokenizer(ColumnPreprocessor):
+class TextPreprocessor(ColumnPreprocessor):
+    """A change of columns of text, each of which is split into words."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        tokenization_fn: Callable[[str], list[str]] | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(columns, output_columns)
+        self.tokenization_fn = tokenization_fn or _words_of
+
+
+class Tokenizer(TextPreprocessor):
     """Makes a list of words of each text.
 
     Args:
@@ -21,20 +34,11 @@ class Tokenizer(ColumnPreprocessor):
 
     _is_fittable = False
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        tokenization_fn: Callable[[str], list[str]] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self._words = tokenization_fn or words_of
-
     def _column(self, name: str, column: Column) -> Column:
         texts = column.to_pylist()
-        return pa.array([None if text is None else self._words(text) for text in texts])
+        return pa.array([None if text is None else self.tokenization_fn(text) for text in texts])
 
 
-def words_of(text: str) -> list[str]:
+def _words_of(text: str) -> list[str]:
     """Return what is between spaces."""
     return text.split(" ")

@@ -22,24 +22,15 @@ from dray.data.forms.blocks import (
     to_column,
 )
 from dray.data.forms.names import check_column
-from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
-from dray.data.preprocessors.tokenizer import words_of
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
+from dray.data.preprocessors.tokenizer import TextPreprocessor
 from dray.errors import ConfigError
 
 __all__ = ["CountVectorizer", "FeatureHasher", "HashingVectorizer"]
 
 
-class _Vectorizer(ColumnPreprocessor):
+class _Vectorizer(TextPreprocessor):
     """A preprocessor that counts words."""
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        tokenization_fn: Callable[[str], list[str]] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        super().__init__(columns, output_columns)
-        self.tokenization_fn = tokenization_fn or words_of
 
     def _column(self, name: str, column: Column) -> Column:
         places, size = self._places(name)
