@@ -213,6 +213,8 @@ def test_rows_of_a_database(tmp_path: Path) -> None:
         connection.executemany("insert into kept values (:x, :name)", ROWS)
     connection.close()
     assert dray.data.read_sql("select * from kept", connect).take_all() == ROWS
+    with pytest.raises(ConfigError, match="read_sql gives several columns the name x"):
+        dray.data.read_sql("select x, x + 1 as x from kept", connect).take(1)
     few = dray.data.read_sql("select x from kept where x > ?", connect, sql_params=[7])
     assert few.take_all() == [{"x": 8}, {"x": 9}]
 

@@ -9,6 +9,7 @@ from typing import Any
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Block, to_table
 from dray.data.operations import UserFunction
+from dray.data.pipeline import check_distinct
 from dray.data.readers.arguments import known_options
 from dray.data.sources.base import BlocksSource
 from dray.data.sources.datasource import Datasource
@@ -47,6 +48,7 @@ def read_sql(
             cursor = connection.cursor()
             cursor.execute(sql, *(() if sql_params is None else (sql_params,)))
             names = [column[0] for column in cursor.description]
+            check_distinct("read_sql", names)
             while rows := cursor.fetchmany(_SQL_ROWS):
                 columns = zip(names, zip(*rows, strict=True), strict=True)
                 yield Block(to_table(dict(columns)), "the query", own=True)
