@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,25 @@ def test_means_of_large_numbers() -> None:
     assert filled[2]["at"] == pytest.approx(1.5 * (1 << 60))
 
 
+def test_sums_of_large_numbers() -> None:
+    rows = dray.data.from_arrow(pa.table({"k": ["a", "a", "b"], "n": [1 << 62, 1 << 62, -5]}))
+    assert rows.groupby("k").mean("n").take_all()[0] == {"k": "a", "mean(n)": float(1 << 62)}
+    assert rows.sum("n") == (1 << 63) - 5
+    large = dray.data.from_arrow(pa.table({"n": pa.array([1 << 62] * 3, pa.uint64())}))
+    assert large.aggregate(Sum("n")) == {"sum(n)": 3 << 62}
+    sums: list[Callable[[], object]] = [
+        lambda: rows.union(rows).sum("n"),
+        lambda: rows.groupby("k").sum("n").take_all(),
+        lambda: rows.groupby("k").aggregate(Sum("n")).take_all(),
+        lambda: large.union(large).sum("n"),
+    ]
+    for fails in sums:
+        with pytest.raises(
+            ConfigError, match=r"sum\(n\) is more than u?int64 can hold: make floats"
+        ):
+            fails()
+
+
 def test_aggregates_of_ones_own() -> None:
     def fails(total: float, row: dict[str, Any]) -> float:
         return total / 0
@@ -205,10 +225,12 @@ def test_counts_of_values() -> None:
     }
     none = dray.data.from_items([{"x": None}])
     wanted = [ValueCounter("x"), ZeroPercentage("x"), ApproximateQuantile("x", [0.5])]
-    assert none.aggregate(*wanted, MissingValuePercentage("x"), ApproximateTopK("x", 1)) == {
+    wanted += [CountDistinct("x"), MissingValuePercentage("x"), ApproximateTopK("x", 1)]
+    assert none.aggregate(*wanted) == {
         "value_counter(x)": {"values": [None], "counts": [1]},
         "zero_pct(x)": None,
         "approx_quantile(x)": None,
+        "count_distinct(x)": 0,
         "missing_pct(x)": 100.0,
         "approx_topk(x)": [],
     }
@@ -235,6 +257,9 @@ def test_summary() -> None:
     assert frame["name"]["approx_topk[1]"] == {"name": "Bob", "count": 1}
     assert frame["at"]["max"] == day
     assert list(frame.index) == sorted(frame.index)
+    assert rows.summary("age").columns == ["age"]
+    spans = dray.data.from_items([{"for": dt.timedelta(1)}]).summary()
+    assert set(spans.statistics) == {"count", "missing_pct", "approx_topk[0]"}
     own = rows.summary(["age"], {DataType.int64(): lambda name: [Sum(name), Count()]})
     assert own.to_pandas().to_dict("records") == [{"statistic": "sum", "age": 25}]
     assert importlib.import_module("dray.data.stats").DatasetSummary is dray.data.DatasetSummary
@@ -294,6 +319,49 @@ def test_values_of_any_type_come_once() -> None:
     assert records.unique("x") == [row["x"] for row in records.take(3)]
     arrays = dray.data.from_items([{"x": np.full(2, number)} for number in (1, 2, 1)]).unique("x")
     assert [array.tolist() for array in arrays] == [[1, 1], [2, 2]]
+
+
+def test_aggregates_of_values_with_parts() -> None:
+    items = [{"k": 1, "l": [1, 2], "d": {"a": 1}, "t": np.ones(2)}]
+    items += [{"k": 1, "l": [1, 2], "d": None, "t": np.ones(2)}, {"k": 2, "l": [3], "d": None}]
+    rows = dray.data.from_items([{**items[2], "t": None, **item} for item in items])
+    asked = [Unique("l"), CountDistinct("l"), AsList("l", "all")]
+    assert rows.groupby("k").aggregate(*asked).take_all() == [
+        {"k": 1, "unique(l)": [[1, 2]], "count_distinct(l)": 1, "all": [[1, 2], [1, 2]]},
+        {"k": 2, "unique(l)": [[3]], "count_distinct(l)": 1, "all": [[3]]},
+    ]
+    of_records = [Unique("d"), AsList("d", "known", ignore_nulls=True), CountDistinct("t")]
+    assert rows.aggregate(*of_records) == {
+        "unique(d)": [{"a": 1}, None],
+        "known": [{"a": 1}],
+        "count_distinct(t)": 1,
+    }
+    for by_lists in (rows.groupby("l").count(), rows.sort("l"), rows.join(rows, "inner", on="l")):
+        with pytest.raises(ConfigError, match=r"column 'l' is list.*: make a text or a number"):
+            by_lists.take_all()
+
+
+def test_aggregates_that_a_type_does_not_have() -> None:
+    rows = dray.data.from_items([{"t": "a", "l": [1], "x": decimal.Decimal(2), "b": True}])
+    numeric: list[Any] = [Sum, Mean, Std, AbsMax, Quantile, ZeroPercentage]
+    for kind in (*numeric, Min):
+        with pytest.raises(ConfigError, match=r"cannot be made of column 'l', which is list"):
+            rows.aggregate(kind("l"))
+        if kind is not Min:
+            with pytest.raises(ConfigError, match=r"cannot be made of column 't', which is string"):
+                rows.groupby("b").aggregate(kind("t")).take_all()
+    for how in ("sum", "mean", "std"):
+        with pytest.raises(ConfigError, match=rf"{how}\(t\) cannot be made of column 't'"):
+            getattr(rows, how)("t")
+    found = rows.aggregate(Quantile("x"), ApproximateQuantile("b", [0.5], alias_name="b"))
+    assert found == {"quantile(x)": 2.0, "b": [1.0]}
+    for wrong in (0.5, [2], None):
+        with pytest.raises(ConfigError, match="quantiles must be a list of parts from 0 to 1"):
+            ApproximateQuantile("x", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="q must be a part from 0 to 1, not 50"):
+        Quantile("x", 50)
+    with pytest.raises(ConfigError, match="k must be a number of values"):
+        ApproximateTopK("x", 0)
 
 
 def test_values_may_come_behind_rows_without_any() -> None:

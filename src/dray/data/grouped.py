@@ -9,11 +9,21 @@ from typing import Any, Generic, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.aggregate import AggregateFn, Std
+from dray.data.aggregate import AggregateFn, Count, Max, Min, Std, Sum
 from dray.data.aggregate.base import aggregated, columns_of
+from dray.data.aggregate.of_columns import OfColumn
 from dray.data.columns import projections
 from dray.data.expressions import Expr
-from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, with_plain
+from dray.data.forms.blocks import (
+    Batch,
+    Block,
+    Column,
+    Table,
+    Value,
+    check_format,
+    concat,
+    with_plain,
+)
 from dray.data.forms.lists import is_number
 from dray.data.forms.names import check_column, free_names
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
@@ -27,7 +37,7 @@ __all__ = ["GroupedData"]
 # A column, several, or all that are numbers.
 Columns: TypeAlias = "str | Sequence[str] | None"
 
-# New name -> column and "sum", "min", "max" or "count".
+# New name -> column and one of `_KINDS`.
 Wanted: TypeAlias = "Mapping[str, tuple[str | None, str]]"
 # Aggregates of blocks that are kept before they are aggregated again; parts for workers.
 _MOST_PARTS = 64
@@ -85,7 +95,7 @@ class GroupedData(Generic[P]):
             means = free_names([f"mean({name})" for name in names], self._keys)
             numbers = free_names([f"count({name})" for name in names], [*self._keys, *means])
             wanted: Wanted = {
-                **{mean: (name, "sum") for mean, name in zip(means, names, strict=True)},
+                **{mean: (name, "total") for mean, name in zip(means, names, strict=True)},
                 **{number: (name, "count") for number, name in zip(numbers, names, strict=True)},
             }
             for block in self._reduced(wanted, ignore_nulls):
@@ -237,7 +247,7 @@ class GroupedData(Generic[P]):
         """Yield the aggregates of all groups, in the order of the keys; memory holds groups alone.
 
         Args:
-            wanted: New name -> column and "sum", "min", "max" or "count".
+            wanted: New name -> column and one of `_KINDS`.
             ignore_nulls: Whether one null makes no result null.
         """
         parts: list[Table] = []
@@ -313,13 +323,24 @@ def _aggregated(
     table: Table, keys: list[str], wanted: Wanted, ignore_nulls: bool, *, first: bool = False
 ) -> Table:
     """Return the aggregates of a table's groups: of rows first, and then of aggregates."""
-    nulls = pc.ScalarAggregateOptions(skip_nulls=ignore_nulls)
-    chosen: list[Any] = []
+    made = []
     for new, (name, how) in wanted.items():
-        if how == "count":
-            counted: Any = (name or [], "count" if name else "count_all")
-            chosen.append(counted if first else (new, "sum"))
-        else:
-            chosen.append((name if first else new, how, nulls))
-    made = with_plain(table, keys).group_by(keys, use_threads=False).aggregate(chosen)
-    return made.rename_columns([*keys, *wanted])
+        kind = _KINDS[how] if first or how != "count" else Sum
+        made.append(kind(name if first else new, ignore_nulls or how == "count", alias_name=new))
+    return aggregated(table, keys, made)
+
+
+class _Total(Sum):
+    """The sum of numbers of any size, to make a mean of."""
+
+    def of_values(self, values: Column) -> Column:
+        return values.cast(pa.float64(), safe=False) if is_number(values.type) else values
+
+
+_KINDS: dict[str, type[OfColumn]] = {
+    "sum": Sum,
+    "min": Min,
+    "max": Max,
+    "count": Count,
+    "total": _Total,
+}

@@ -24,7 +24,7 @@ from dray.data.forms.blocks import (
     taken,
     with_plain,
 )
-from dray.data.forms.lists import marked, marked_names
+from dray.data.forms.lists import is_compound, marked, marked_names
 from dray.data.forms.names import check_column, column_named, free_name
 from dray.data.sources.base import BLOCK_BYTES, TableSource
 from dray.errors import ConfigError, describe
@@ -163,8 +163,8 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     found: dict[Hashable, Value] = {}
     for block in blocks:
         values = column_named(block.table, column)
-        several = isinstance(values.type, pa.BaseExtensionType) or pa.types.is_nested(values.type)
-        for value in column_to_values(values if several else pc.unique(values)):
+        each = values if is_compound(values.type) else pc.unique(values)
+        for value in column_to_values(each):
             found.setdefault(hashable(value), value)
     return list(found.values())
 
@@ -239,7 +239,7 @@ class Join:
         for table, on in ((left, self.on), (right, self.right_on)):
             check_column(table, on)
             names = [_KEY.format(n) for n in range(len(on))]
-            keyed.append(with_plain(table.select(on).rename_columns(names), names))
+            keyed.append(with_plain(table.select(on), on).rename_columns(names))
         keys = keyed[0].column_names
         try:
             schema = pa.unify_schemas([k.schema for k in keyed], promote_options="permissive")

@@ -204,6 +204,21 @@ class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType
         return accumulator  # type: ignore[return-value]
 
 
+def check_asked(kind: pa.DataType, asked: Iterable[Asked]) -> None:
+    """Raise Arrow's error if it makes no such aggregates of values of a type."""
+    none = pa.table({_ALL_ROWS: pa.nulls(0, pa.int8()), "values": pa.nulls(0, kind)})
+    for _, how, options in asked:
+        none.group_by(_ALL_ROWS).aggregate([("values", how, options)])
+
+
+def unfit(called: str, column: pa.Field) -> ConfigError:
+    """Return the error of a column whose values an aggregate cannot be made of."""
+    return ConfigError(
+        f"{called} cannot be made of column {column.name!r}, which is {column.type}: choose "
+        "another one, or make values of it before that it can be made of"
+    )
+
+
 def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
     """Return the columns that aggregates need; None for all."""
     for each in aggregates:
@@ -227,7 +242,12 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
     listed = list(aggregates)
     for number, each in enumerate(listed):
         column = f"_{number}"
-        groups = groups.append_column(column, each.prepared(table))
+        try:
+            prepared = each.prepared(table)
+            check_asked(prepared.type, each.asked(column))
+        except pa.ArrowNotImplementedError as error:
+            raise unfit(each.name, table.field(each.on)) from error
+        groups = groups.append_column(column, prepared)
         asked.append(each.asked(column))
     made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
     rows = Rows(Chunks(table), keys)

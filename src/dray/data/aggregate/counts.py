@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dray.checks import is_whole, plain
 from dray.data.aggregate.base import AggregateFn, Rows
-from dray.data.aggregate.of_columns import OfColumn, Quantile
+from dray.data.aggregate.of_columns import OfColumn, Quantile, is_part
 from dray.data.forms.blocks import Column, Row, Value, row_values
 from dray.data.relational import hashable
+from dray.errors import ConfigError
 
 
 class _OfValues(AggregateFn):
@@ -152,6 +154,10 @@ class ApproximateQuantile(Quantile):
         alias_name: str | None = None,
     ) -> None:
         super().__init__(on, alias_name=alias_name)
+        if not isinstance(quantiles, Iterable) or not all(map(is_part, quantiles)):
+            raise ConfigError(
+                f"quantiles must be a list of parts from 0 to 1, such as [0.5], not {quantiles!r}"
+            )
         self._parts = list(quantiles)
 
     def _quantile(self, values: list[Value]) -> list[float] | None:
@@ -190,7 +196,9 @@ class ApproximateTopK(_OfValues):
         encode_lists: bool = False,
     ) -> None:
         super().__init__(on, alias_name or f"approx_topk({on})")
-        self._most, self._in_lists = k, encode_lists
+        if not is_whole(plain(k), 1):
+            raise ConfigError(f"k must be a number of values, 1 or more, not {k!r}")
+        self._most, self._in_lists = plain(k), encode_lists
 
     def _of_values(self, values: list[Value]) -> list[Row]:
         if self._in_lists:

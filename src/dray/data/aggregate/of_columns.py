@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dray import checks
 from dray.compat.arguments import checked_arguments
-from dray.data.aggregate.base import AggregateFn, Asked, Rows
-from dray.data.forms.blocks import Column, Table, Value
+from dray.data.aggregate.base import AggregateFn, Asked, Rows, unfit
+from dray.data.aggregate.sums import summable, summed
+from dray.data.forms.blocks import Column, Table, Value, column_to_values, to_column
+from dray.data.forms.lists import is_compound, is_number
 from dray.data.forms.names import column_named
+from dray.data.relational import hashable
+from dray.errors import ConfigError
 
 
 class OfColumn(AggregateFn):
@@ -86,11 +92,34 @@ class CountDistinct(Count):
     def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
+    def of_values(self, values: Column) -> Column:
+        """Return what is aggregated in place of the column's values."""
+        kind = values.type  # Arrow counts null among none but null
+        return _first_rows(values) if is_compound(kind) or pa.types.is_null(kind) else values
+
+
+def _first_rows(values: Column) -> Column:
+    """Return the number of the first row that has the value of each row; null stays null."""
+    first: dict[Hashable, int] = {}
+    numbers = [
+        None if value is None else first.setdefault(hashable(value), row)
+        for row, value in enumerate(column_to_values(values))
+    ]
+    return pa.array(numbers, pa.int64())
+
 
 class Sum(OfColumn):
-    """The sum."""
+    """The sum; an error where it is a whole number of more than 64 bits."""
 
     _how = "sum"
+
+    def of_values(self, values: Column) -> Column:
+        """Return what is aggregated in place of the column's values."""
+        return summable(values)
+
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
+        """Return the results, made of what Arrow returns."""
+        return summed(found, rows.chunks.table.field(self.on).type, self.name)
 
 
 class Min(OfColumn):
@@ -169,15 +198,28 @@ class AsList(OfColumn):
     def __init__(self, on: str, alias_name: str | None = None, ignore_nulls: bool = False) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
+    def of_values(self, values: Column) -> Column:
+        """Return what is aggregated in place of the column's values."""
+        return self._rows(values) if is_compound(values.type) else values
+
+    def _rows(self, values: Column) -> Column:
+        """Return the numbers of rows, for values of which Arrow makes no lists."""
+        each = enumerate(column_to_values(values))
+        return pa.array([None if value is None else row for row, value in each], pa.int64())
+
     def _options(self) -> pc.FunctionOptions | None:
         return None
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
-        if not self._skip_nulls:
-            return found
-        kept = [[value for value in values if value is not None] for values in found.to_pylist()]
-        return pa.array(kept, found.type)
+        lists = found.to_pylist()
+        if self._skip_nulls:
+            lists = [[value for value in values if value is not None] for values in lists]
+        values = rows.chunks.table.column(self.on)
+        if is_compound(values.type):
+            each = column_to_values(values)
+            return to_column([[None if n is None else each[n] for n in group] for group in lists])
+        return pa.array(lists, found.type) if self._skip_nulls else found
 
 
 @checked_arguments("Unique")
@@ -188,6 +230,9 @@ class Unique(AsList):
 
     def __init__(self, on: str, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
         super().__init__(on, alias_name, ignore_nulls)
+
+    def _rows(self, values: Column) -> Column:
+        return _first_rows(values)
 
     def _options(self) -> pc.FunctionOptions:
         return pc.CountOptions("only_valid" if self._skip_nulls else "all")
@@ -209,7 +254,16 @@ class Quantile(AsList):
         self, on: str, q: float = 0.5, ignore_nulls: bool = True, alias_name: str | None = None
     ) -> None:
         super().__init__(on, alias_name, ignore_nulls)
-        self._part = q
+        self._part = checks.plain(q)
+        if not is_part(self._part):
+            raise ConfigError(f"q must be a part from 0 to 1, not {q!r}")
+
+    def of_values(self, values: Column) -> Column:
+        """Return what is aggregated in place of the column's values."""
+        kind = values.type
+        if not (is_number(kind) or any(holds(kind) for holds in _LIKE_NUMBERS)):
+            raise unfit(self.name, pa.field(self.on, kind))
+        return values.cast(pa.float64(), safe=False)
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
@@ -221,3 +275,12 @@ class Quantile(AsList):
         if not values or None in values:
             return None
         return float(np.quantile(values, self._part))
+
+
+_LIKE_NUMBERS = (pa.types.is_boolean, pa.types.is_decimal, pa.types.is_null)
+
+
+def is_part(value: object) -> bool:
+    """Return whether a value is a number from 0 to 1."""
+    number = checks.plain(value)
+    return checks.is_number(number) and 0 <= number <= 1

@@ -125,7 +125,7 @@ def _usual(kind: pa.DataType) -> Choice:
             ApproximateQuantile(name, [0.5]),
             *(MissingValuePercentage(name), ZeroPercentage(name)),
         ]
-    if pa.types.is_temporal(kind):
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         return lambda name: [Count(name), Min(name), Max(name), MissingValuePercentage(name)]
     return lambda name: [Count(name), MissingValuePercentage(name), ApproximateTopK(name, 10)]
 

@@ -46,7 +46,7 @@ class Totals(Parts):
 
     def summary(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         override_dtype_agg_mapping: Mapping[DataType, summary.Choice] | None = None,
     ) -> summary.DatasetSummary:
         """Return statistics of the columns; all rows are held in memory for it.
@@ -72,7 +72,8 @@ class Totals(Parts):
         schema = self.arrow_schema()
         if schema is None:
             raise ConfigError("summary has nothing to tell of: there are no rows")
-        wanted = summary.chosen(schema, columns, override_dtype_agg_mapping)
+        names = None if columns is None else named_columns(columns, "summary")
+        wanted = summary.chosen(schema, names, override_dtype_agg_mapping)
         row = self.aggregate(*wanted)
         if row is None:
             raise ConfigError("summary has nothing to tell of: there are no rows")

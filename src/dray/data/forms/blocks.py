@@ -26,6 +26,7 @@ from dray.data.forms.arrays import as_array  # noqa: E402
 from dray.data.forms.lists import (  # noqa: E402
     as_arrays,
     is_array,
+    is_compound,
     is_list,
     is_number,
     marked,
@@ -121,9 +122,18 @@ def as_pickled(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:
-    """Return a table with some columns as Arrow groups by them: no dictionaries, one zero."""
+    """Return a table with some columns as Arrow groups by them: no dictionaries, one zero.
+
+    Raises:
+        ConfigError: One has values by which Arrow groups, sorts and joins no rows.
+    """
     for name in names:
         column = table.column(name)
+        if is_compound(column.type):
+            raise ConfigError(
+                f"column {name!r} is {column.type}, by which rows are neither grouped nor sorted "
+                "nor joined: make a text or a number of it before, as by map_batches"
+            )
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if pa.types.is_floating(column.type):

@@ -28,6 +28,11 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
+def is_compound(kind: pa.DataType) -> bool:
+    """Return whether values of a type have parts, or are objects: Arrow compares no such ones."""
+    return isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind)
+
+
 def lists_of_one(name: str, kind: pa.DataType) -> pa.Field:
     """Return a column of values that become lists where they are put beside lists."""
     return pa.field(name, kind, metadata={_LISTS_OF_ONE: b""})

@@ -1,0 +1,42 @@
+"""Sums of whole numbers, of which Arrow would keep no more than the last 64 bits."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.data.forms.blocks import Column
+from dray.errors import ConfigError
+
+_WIDE = pa.decimal128(38, 0)
+
+
+def summable(values: Column) -> Column:
+    """Return whole numbers in a type that holds their sum, whatever groups they are in."""
+    if not pa.types.is_integer(values.type):
+        return values
+    ends = pc.min_max(values).as_py().values()
+    most = max(abs(end or 0) for end in ends) * len(values)
+    return values if most < 1 << 63 else values.cast(_WIDE)
+
+
+def summed(found: Column, kind: pa.DataType, called: str) -> Column:
+    """Return sums of what `summable` has made, of the type that they have in Arrow.
+
+    Args:
+        kind: The type of the numbers.
+        called: Name of the sums in messages.
+
+    Raises:
+        ConfigError: One is a whole number of more than 64 bits.
+    """
+    if not pa.types.is_integer(kind) or not pa.types.is_decimal(found.type):
+        return found
+    widest = pa.int64() if pa.types.is_signed_integer(kind) else pa.uint64()
+    try:
+        return found.cast(widest)
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"{called} is more than {widest} can hold: make floats of the column before, as "
+            "with_column('x', col('x').cast(DataType.float64())) does"
+        ) from error
