@@ -15,6 +15,7 @@ from dray.data.preprocessors import (
     Categorizer,
     Chain,
     Concatenator,
+    FeatureHasher,
     LabelEncoder,
     MaxAbsScaler,
     MinMaxScaler,
@@ -30,7 +31,12 @@ from dray.data.preprocessors import (
     Tokenizer,
     TorchVisionPreprocessor,
 )
-from dray.errors import AbsentNameError, ConfigError, DeprecatedArgumentError
+from dray.errors import (
+    AbsentNameError,
+    ConfigError,
+    DataFunctionError,
+    DeprecatedArgumentError,
+)
 
 FRAME = pd.DataFrame(
     {"x": [1.0, 2.0, 6.0], "same": [5, 5, 5], "kind": ["b", "a", "b"], "y": [0, 1, 2]}
@@ -183,6 +189,54 @@ def test_categories_lists_words_and_arrays() -> None:
     assert turned.transform(arrays).take_batch(3)["data"].shape == (3, 4, 2)
     together = TorchVisionPreprocessor(["data"], lambda tensor: tensor.sum(-1), batched=True)
     assert together.transform(arrays).take_batch(3)["data"].shape == (3, 2)
+
+
+def test_batches_keep_what_is_not_changed() -> None:
+    scaler = StandardScaler(["x"]).fit(ROWS)
+    arrays = [np.ones(2), np.zeros(2)]
+    frame = FRAME.iloc[[2, 0]].assign(tags=[["a"], ["b", "c"]], vector=arrays)
+    changed = scaler.transform_batch(frame)
+    assert changed.index.tolist() == [2, 0]
+    assert changed["tags"].tolist() == [["a"], ["b", "c"]]
+    assert [vector.tolist() for vector in changed["vector"]] == [[1, 1], [0, 0]]
+    words = Tokenizer(["kind"]).transform_batch(FRAME)["kind"]
+    assert words.tolist() == [["b"], ["a"], ["b"]]
+    assert scaler.transform_batch(pa.table({"x": [3.0]})) == pa.table({"x": [0.0]})
+
+
+def test_rows_that_have_no_length() -> None:
+    rows = _of(x=pa.array([3.0, None, 0.0, float("nan")]), y=pa.array([4, 1, 0, 1]))
+    [whole, missing, zeros, nan] = Normalizer(["x", "y"]).transform(rows).take_all()
+    assert (whole, missing) == ({"x": 0.6, "y": 0.8}, {"x": None, "y": None})
+    assert np.isnan([zeros["x"], zeros["y"], nan["x"], nan["y"]]).all()
+
+
+def test_preprocessors_say_on_what_they_fail() -> None:
+    for wrong in (Normalizer(["x", "kind"]), FeatureHasher(["kind"], 2, "h")):
+        with pytest.raises(DataFunctionError, match="failed on column 'kind'"):
+            wrong.transform(ROWS).take_all()
+    for own in (Shifted(), Chain(Shifted())):
+        with pytest.raises(
+            DataFunctionError, match="Shifted failed on a block: KeyError: 'x'"
+        ) as e:
+            own.fit(ROWS).transform_batch({"y": np.arange(2)})
+        assert isinstance(e.value, KeyError)
+    assert StandardScaler([]).fit_transform(ROWS).count() == 3
+
+
+def test_preprocessors_are_shown_as_they_were_made() -> None:
+    chain = Chain(
+        RobustScaler(["x"], (0.1, 0.9)), OneHotEncoder(["kind"], max_categories={"kind": 2})
+    )
+    assert repr(chain) == (
+        "Chain(RobustScaler(columns=['x'], quantile_range=(0.1, 0.9), output_columns=['x']), "
+        "OneHotEncoder(columns=['kind'], max_categories={'kind': 2}, output_columns=['kind']))"
+    )
+    assert repr(LabelEncoder("kind").fit(ROWS)) == (
+        "LabelEncoder(label_column='kind', output_column='kind')"
+    )
+    assert "tokenization_fn=list, " in repr(Tokenizer(["kind"], list))
+    assert repr(Shifted()) == "Shifted()"
 
 
 class Shifted(Preprocessor):

@@ -24,6 +24,9 @@ class Chain(Preprocessor):
     def __init__(self, *preprocessors: Preprocessor) -> None:
         self.preprocessors = preprocessors
 
+    def __repr__(self) -> str:
+        return f"Chain({', '.join(map(repr, self.preprocessors))})"
+
     def fit_status(self) -> Preprocessor.FitStatus:
         """Return whether those that have something to learn have."""
         status = Preprocessor.FitStatus
@@ -43,5 +46,5 @@ class Chain(Preprocessor):
 
     def _changed(self, table: Table) -> Table:
         for each in self.preprocessors:
-            table = each._changed(table)
+            table = each._applied(table)
         return table

@@ -47,15 +47,15 @@ class Concatenator(Preprocessor):
         flatten: bool = False,
     ) -> None:
         self.columns = [name for name, _ in outputs(columns, None)]
-        self._output, self._dtype = output_column_name, dtype
-        self._strict = raise_if_missing
+        self.output_column_name, self.dtype = output_column_name, dtype
+        self.raise_if_missing, self.flatten = raise_if_missing, flatten
 
     def get_output_columns(self) -> list[str]:
         """Return the column of the vectors."""
-        return [self._output]
+        return [self.output_column_name]
 
     def _changed(self, table: Table) -> Table:
-        if self._strict:
+        if self.raise_if_missing:
             check_column(table, self.columns)
         names = [name for name in self.columns if name in table.column_names]
         arrays = [column_to_numpy(table.column(name)) for name in names]
@@ -66,7 +66,8 @@ class Concatenator(Preprocessor):
             parts = [array.reshape(len(array), -1) for array in arrays]
             vectors = np.concatenate(parts, axis=1) if parts else np.empty((table.num_rows, 0))
             vectors = self._typed(vectors)
-        return put_column(table.drop_columns(names), self._output, to_column(vectors))
+        kept = table.drop_columns(names)
+        return put_column(kept, self.output_column_name, to_column(vectors))
 
     def _typed(self, vectors: Array) -> Array:
-        return vectors if self._dtype is None else vectors.astype(self._dtype)
+        return vectors if self.dtype is None else vectors.astype(self.dtype)

@@ -31,7 +31,7 @@ class _HotEncoder(ColumnPreprocessor):
         output_columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._most = dict(max_categories or {})
+        self.max_categories = dict(max_categories or {})
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {f"unique_values({name})": self._categories(ds, name) for name in self.columns}
@@ -60,7 +60,7 @@ class OneHotEncoder(_HotEncoder):
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counted = ds.groupby(name).count().take_all()
         values = [row[name] for row in counted if _is_category(row[name])]
-        most = self._most.get(name)
+        most = self.max_categories.get(name)
         if most is not None:
             counts = {row[name]: row["count()"] for row in counted}
             values = sorted(values, key=lambda value: -counts[value])[:most]
@@ -93,33 +93,34 @@ class LabelEncoder(Preprocessor):
     """
 
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
-        [(self._column, self._output)] = outputs([label_column], output_column and [output_column])
+        names = outputs([label_column], output_column and [output_column])
+        [(self.label_column, self.output_column)] = names
 
     def get_input_columns(self) -> list[str]:
         """Return the column of the values."""
-        return [self._column]
+        return [self.label_column]
 
     def get_output_columns(self) -> list[str]:
         """Return the column of the numbers."""
-        return [self._output]
+        return [self.output_column]
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
-        values = _ordered(ds.unique(self._column))
-        return {f"unique_values({self._column})": _order(values)}
+        values = _ordered(ds.unique(self.label_column))
+        return {f"unique_values({self.label_column})": _order(values)}
 
     def _changed(self, table: Table) -> Table:
-        places = self.stats_[f"unique_values({self._column})"]
-        found = _places(column_named(table, self._column), places)
-        return put_column(table, self._output, pa.array(found, mask=found < 0))
+        places = self.stats_[f"unique_values({self.label_column})"]
+        found = _places(column_named(table, self.label_column), places)
+        return put_column(table, self.output_column, pa.array(found, mask=found < 0))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
         """Return a dataset with the values that the numbers were made of; null of other numbers."""
         self._check_fitted()
-        values = dict(enumerate(self.stats_[f"unique_values({self._column})"]))
+        values = dict(enumerate(self.stats_[f"unique_values({self.label_column})"]))
 
         def restored(table: Table) -> Table:
-            numbers = column_named(table, self._output).to_pylist()
-            return put_column(table, self._column, pa.array(map(values.get, numbers)))
+            numbers = column_named(table, self.output_column).to_pylist()
+            return put_column(table, self.label_column, pa.array(map(values.get, numbers)))
 
         return ds.on_tables(restored)
 
@@ -174,11 +175,11 @@ class OrdinalEncoder(ColumnPreprocessor):
         output_columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._in_lists = encode_lists
+        self.encode_lists = encode_lists
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {
-            f"unique_values({name})": _order(_sorted_values(ds, name, in_lists=self._in_lists))
+            f"unique_values({name})": _order(_sorted_values(ds, name, in_lists=self.encode_lists))
             for name in self.columns
         }
 
@@ -189,7 +190,7 @@ class OrdinalEncoder(ColumnPreprocessor):
         return pa.array(numbers, kind)
 
     def _number(self, value: Value, places: Mapping[Value, int]) -> Value:
-        if isinstance(value, list) and self._in_lists:
+        if isinstance(value, list) and self.encode_lists:
             return [places.get(each) for each in value]
         return places.get(hashable(value))
 
@@ -207,7 +208,8 @@ class MultiHotEncoder(_HotEncoder):
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
             counts.update(filter(_is_category, _in_list(row[name])))
-        return _order(_ordered(value for value, _ in counts.most_common(self._most.get(name))))
+        frequent = counts.most_common(self.max_categories.get(name))
+        return _order(_ordered(value for value, _ in frequent))
 
     def _column(self, name: str, column: Column) -> Column:
         places = self.stats_[f"unique_values({name})"]
@@ -241,11 +243,12 @@ class Categorizer(ColumnPreprocessor):
         output_columns: Sequence[str] | None = None,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._known = {name: list(kind.categories) for name, kind in (dtypes or {}).items()}
+        self.dtypes = dict(dtypes or {})
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
+        known = self.dtypes
         return {
-            name: self._known[name] if name in self._known else _sorted_values(ds, name)
+            name: list(known[name].categories) if name in known else _sorted_values(ds, name)
             for name in self.columns
         }
 

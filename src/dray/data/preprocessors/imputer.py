@@ -49,12 +49,12 @@ class SimpleImputer(ColumnPreprocessor):
         if strategy == "constant" and fill_value is None:
             raise ConfigError("strategy='constant' needs a fill_value")
         super().__init__(columns, output_columns)
-        self._strategy, self._constant = strategy, fill_value
+        self.strategy, self.fill_value = strategy, fill_value
         self._is_fittable = strategy != "constant"
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         known = ds.on_tables(self._without_nan)
-        return {f"{self._strategy}({name})": self._value(known, name) for name in self.columns}
+        return {f"{self.strategy}({name})": self._value(known, name) for name in self.columns}
 
     def _without_nan(self, table: Table) -> Table:
         for name in self.columns:
@@ -64,15 +64,15 @@ class SimpleImputer(ColumnPreprocessor):
         return table
 
     def _value(self, ds: Dataset, name: str) -> Value:
-        if self._strategy == "mean":
+        if self.strategy == "mean":
             return ds.mean(name)
         counts = ds.groupby(name).count().take_all()
         known = [row for row in counts if row[name] is not None]
         return max(known, key=lambda row: row["count()"])[name] if known else None
 
     def _column(self, name: str, column: Column) -> Column:
-        key = f"{self._strategy}({name})"
-        value = self.stats_[key] if self._is_fittable else self._constant
+        key = f"{self.strategy}({name})"
+        value = self.stats_[key] if self._is_fittable else self.fill_value
         if isinstance(value, float) and pa.types.is_integer(column.type):
             column = column.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_null(column, nan_is_null=True), value, column)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
+import pyarrow as pa
+
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Batch, Column, Table, Value, put_column, to_batch, to_table
+from dray.data.forms.blocks import (
+    Batch,
+    Column,
+    Table,
+    Value,
+    put_column,
+    row_values,
+    to_batch,
+    to_table,
+)
+from dray.data.forms.lists import is_list
 from dray.data.forms.memory import handed_over
 from dray.data.forms.names import check_column
 from dray.data.operations import UserFunction
@@ -31,6 +44,18 @@ class Preprocessor:
     """
 
     stats_: dict[str, Value]
+
+    def __repr__(self) -> str:
+        """Say what it was made with, as far as it has that as attributes."""
+        given = {
+            name: getattr(self, name)
+            for name in inspect.signature(type(self).__init__).parameters
+            if name in vars(self) or isinstance(getattr(type(self), name, None), property)
+        }
+        said = (
+            f"{name}={getattr(value, '__name__', repr(value))}" for name, value in given.items()
+        )
+        return f"{type(self).__name__}({', '.join(said)})"
 
     class FitStatus(str, Enum):
         """The state of a preprocessor.
@@ -102,17 +127,30 @@ class Preprocessor:
             ConfigError: `fit` has not been called.
         """
         self._check_fitted()
-        return ds.on_tables(self._changed)
+        return ds.on_tables(self._applied)
 
     def transform_batch(self, data: Batch) -> Batch:
-        """Return a batch, changed: a DataFrame of pandas, or a dict of arrays.
+        """Return a batch, changed: a dict of arrays, a table of Arrow, or a DataFrame of pandas.
 
         Raises:
             ConfigError: `fit` has not been called.
         """
         self._check_fitted()
-        form = "numpy" if isinstance(data, Mapping) else "pandas"
-        return to_batch(self._changed(to_table(data)), form)
+        made = self._applied(to_table(data))
+        if isinstance(data, pa.Table):
+            return made
+        if isinstance(data, Mapping):
+            return to_batch(made, "numpy")
+        frame = to_batch(made, "pandas")
+        for name in (field.name for field in made.schema if is_list(field.type)):
+            frame[name] = row_values(made, name)
+        index = getattr(data, "index", None)
+        return frame if index is None or len(index) != len(frame) else frame.set_axis(index)
+
+    def _applied(self, table: Table) -> Table:
+        """Return a table, changed."""
+        with self._named("a block"):
+            return self._changed(table)
 
     def fit_status(self) -> Preprocessor.FitStatus:
         """Return whether it has learned what it has to."""

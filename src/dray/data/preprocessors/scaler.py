@@ -25,9 +25,9 @@ class _Scaler(ColumnPreprocessor):
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         learned = self._asked(ds)
-        if not learned:
+        if not learned and self.columns:
             raise ConfigError(f"{type(self).__name__} has nothing to learn from: there are no rows")
-        return learned
+        return learned or {}
 
     def _asked(self, ds: Dataset) -> Row | None:
         """Return what there is to learn; None if there are no rows."""
@@ -122,14 +122,15 @@ class RobustScaler(_Scaler):
         quantile_precision: int = 800,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._parts = {"low_quantile": quantile_range[0], "median": 0.5}
-        self._parts["high_quantile"] = quantile_range[1]
+        self.quantile_range = quantile_range
 
     def _asked(self, ds: Dataset) -> Row | None:
+        low, high = self.quantile_range
+        parts = {"low_quantile": low, "median": 0.5, "high_quantile": high}
         asked = [
             Quantile(name, q=part, alias_name=f"{what}({name})")
             for name in self.columns
-            for what, part in self._parts.items()
+            for what, part in parts.items()
         ]
         return ds.aggregate(*asked)
 

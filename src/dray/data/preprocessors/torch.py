@@ -30,13 +30,13 @@ class TorchVisionPreprocessor(ColumnPreprocessor):
         batched: bool = False,
     ) -> None:
         super().__init__(columns, output_columns)
-        self._transform, self._batched = transform, batched
+        self.torchvision_transform, self.batched = transform, batched
 
     def _column(self, name: str, column: Column) -> Column:
         arrays = column_to_numpy(column)
-        if not self._batched:
-            return to_column([np.asarray(self._transform(array)) for array in arrays])
+        if not self.batched:
+            return to_column([np.asarray(self.torchvision_transform(array)) for array in arrays])
         import torch
 
         # of a copy, as the transform may write to it
-        return to_column(self._transform(torch.tensor(arrays)))
+        return to_column(self.torchvision_transform(torch.tensor(arrays)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from dray.data.forms.blocks import Array, Column, Table, column_to_numpy, put_column, to_column
 from dray.data.forms.names import column_named
@@ -45,15 +46,19 @@ class Normalizer(ColumnPreprocessor):
         if norm not in _NORMS:
             raise ConfigError(f"norm must be one of {', '.join(_NORMS)}, not {norm!r}")
         super().__init__(columns, output_columns)
-        self._norm = norm
+        self.norm = norm
 
     def _changed(self, table: Table) -> Table:
         columns = [column_named(table, name) for name in self.columns]
-        values = np.stack([column_to_numpy(column) for column in columns], axis=1)
-        values = values.astype(np.float64)
-        values = values / _NORMS[self._norm](values)[:, None]
-        for output, column in zip(self.output_columns, values.T, strict=True):
-            table = put_column(table, output, to_column(np.ascontiguousarray(column)))
+        missing = np.any([column.is_null().to_numpy() for column in columns], axis=0)
+        values = np.empty((table.num_rows, len(columns)))
+        for place, (name, column) in enumerate(zip(self.columns, columns, strict=True)):
+            with self._named(f"column {name!r}"):
+                values[:, place] = column_to_numpy(column)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros has no length
+            values = values / _NORMS[self.norm](values)[:, None]
+        for output, made in zip(self.output_columns, values.T, strict=True):
+            table = put_column(table, output, pa.array(made, mask=missing))
         return table
 
 
@@ -83,11 +88,11 @@ class PowerTransformer(ColumnPreprocessor):
         if method not in _METHODS:
             raise ConfigError(f"method must be one of {', '.join(_METHODS)}, not {method!r}")
         super().__init__(columns, output_columns)
-        self._power, self._method = power, method
+        self.power, self.method = power, method
 
     def _column(self, name: str, column: Column) -> Column:
-        raised = _box_cox if self._method == "box-cox" else _yeo_johnson
-        return to_column(raised(column_to_numpy(column).astype(np.float64), self._power))
+        raised = _box_cox if self.method == "box-cox" else _yeo_johnson
+        return to_column(raised(column_to_numpy(column).astype(np.float64), self.power))
 
 
 def _box_cox(values: Array, power: float) -> Array:

@@ -170,7 +170,8 @@ class FeatureHasher(Preprocessor):
         kind = np.result_type(np.int64, *columns)
         vectors: Array = np.zeros((table.num_rows, self.num_features), kind)
         for name, values in zip(self.columns, columns, strict=True):
-            vectors[:, hashed_place(name, self.num_features)] += values
+            with self._named(f"column {name!r}"):
+                vectors[:, hashed_place(name, self.num_features)] += values
         return put_column(table, self.output_column, to_column(vectors))
 
 
