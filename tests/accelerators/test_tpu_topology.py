@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -152,19 +151,11 @@ def test_what_can_be_no_type(kind: object) -> None:
 # ---- simulated slices
 
 
-@pytest.fixture
-def own_engine() -> Iterator[None]:
-    """End what other tests keep running, and what this one starts."""
-    dray.shutdown()
-    yield
-    dray.shutdown()
-
-
 def by_id() -> dict[str, dict[str, Any]]:
     return {node["NodeID"]: node for node in dray.nodes()}
 
 
-@pytest.mark.usefixtures("own_engine")
+@pytest.mark.usefixtures("session")
 def test_nodes_of_a_simulated_slice() -> None:
     dray.init(engine="process", nodes=tpu_slice(" 4X4", "TPU-V6E"))
     nodes = by_id()
@@ -193,7 +184,7 @@ def where() -> str:
     return dray.get_runtime_context().get_node_id()
 
 
-@pytest.mark.usefixtures("own_engine")
+@pytest.mark.usefixtures("session")
 def test_programs_choose_among_two_slices() -> None:
     two = tpu_slice("2x2x2", "TPU-V4", name="a") + tpu_slice("2x2x2", "TPU-V4", name="b")
     dray.init(engine="process", nodes=two)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,11 +18,8 @@ from tests.support.gates import PATIENCE_S, Gate, gone, until
 
 
 @pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(engine="process", nodes=[{"node_id": "a"}, {"node_id": "b", "num_cpus": 1}])
-    yield
-    dray.shutdown()
+def own_session(session: Any) -> None:
+    session({"node_id": "a"}, {"node_id": "b", "num_cpus": 1})
 
 
 def node() -> str:

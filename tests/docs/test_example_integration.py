@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -15,24 +14,11 @@ from sklearn.datasets import load_digits
 
 from dray.train import Result
 from examples import image_classification as example
-from tests.support.programs import environment
+from tests.support.programs import run_example
 
 pytestmark = pytest.mark.timeout(300)
 
 SCRIPT = Path(example.__file__)
-
-
-def run_example(home: Path, *options: str) -> str:
-    """Run the example with two workers; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--num-workers", "2", *options],
-        env=environment(home, HOME=str(home)),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
 
 
 @dataclass
@@ -44,7 +30,8 @@ class Short:
 
     def run(self, epochs: int, *options: str) -> str:
         """Run it up to an epoch."""
-        return run_example(self.home, "--name=short", f"--epochs={epochs}", *options)
+        options = ("--num-workers=2", "--name=short", f"--epochs={epochs}", *options)
+        return run_example(SCRIPT.stem, self.home, *options)
 
     @property
     def data(self) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,9 @@ import torch
 
 from dray.train import Result
 from examples import language_model as example
-from tests.support.programs import environment
+from tests.support.programs import run_example
 
 pytestmark = pytest.mark.timeout(600)
-
-SCRIPT = Path(example.__file__)
 
 
 @dataclass
@@ -32,10 +28,8 @@ class Short:
         """Run it up to a step; return what it prints."""
         small = ("--num-workers=2", "--batch-size=8", "--context=16", "--report-every=10")
         place = (f"--storage-path={self.directory}", f"--name={self.strategy}")
-        return run_example(
-            self.directory,
-            *(*small, *place, f"--strategy={self.strategy}", f"--steps={steps}", *options),
-        )
+        most = (f"--strategy={self.strategy}", f"--steps={steps}", "--sample-length=20")
+        return run_example("language_model", self.directory, *small, *place, *most, *options)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -48,18 +42,6 @@ class Short:
         with result.checkpoint.as_directory() as directory:
             loaded: dict[str, torch.Tensor] = torch.load(Path(directory) / "model.pt")
         return loaded
-
-
-def run_example(home: Path, *options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--sample-length=20", *options],
-        env=environment(home, HOME=str(home)),
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
 
 
 def test_both_strategies_learn_the_same_and_go_on(tmp_path: Path) -> None:
@@ -116,7 +98,7 @@ def test_pieces_are_those_of_the_text() -> None:
 @pytest.mark.slow
 def test_learns_more_than_frequencies(tmp_path: Path) -> None:
     """With the default options, but for a third of the steps."""
-    output = run_example(tmp_path, "--steps=160")
+    output = run_example("language_model", tmp_path, "--sample-length=20", "--steps=160")
     (path,) = (tmp_path / "dray_results").iterdir()
     text = example.read_text()
     known = example.loss_by_frequency(text[len(text) * 9 // 10 :])

@@ -18,6 +18,8 @@ import psutil
 
 from tests.support.gates import PATIENCE_S
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
 # Standard lines of the programs below: two workers, a storage path from the command line.
 PRELUDE = """
 import os, sys, threading
@@ -54,6 +56,19 @@ def run(path: Path, storage: Path, **extra: str) -> subprocess.CompletedProcess[
         text=True,
         timeout=PATIENCE_S,
     )
+
+
+def run_example(name: str, home: Path, *options: str, **extra: str) -> str:
+    """Run an example to its end, at home in a directory; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
+        env=environment(home, HOME=str(home), **extra),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
 
 
 class Program:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,6 @@ from dray.errors import NodeDiedError
 from dray.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from tests.support.gates import until
 from tests.support.holding import Watch, hold
-
-
-@pytest.fixture
-def session() -> Iterator[Any]:
-    dray.shutdown()
-    yield lambda **options: dray.init(engine="process", **options)
-    dray.shutdown()
 
 
 def world_size() -> int:
@@ -46,7 +38,7 @@ def world_size() -> int:
 def test_as_many_as_fit_together(
     session: Any, storage: Path, nodes: Any, options: dict[str, Any], size: int
 ) -> None:
-    session(nodes=nodes)
+    session(*nodes)
     trainer = DataParallelTrainer(
         world_size,
         scaling_config=ScalingConfig(num_workers=(1, 4), **options),
@@ -112,7 +104,7 @@ def test_a_reason_to_wait_is_said_again_when_it_changes(
     session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch(monkeypatch)
-    session(nodes=[{"num_cpus": 3, "num_gpus": 3}])
+    session({"num_cpus": 3, "num_gpus": 3})
     holders = {missing: hold(num_gpus=1) for missing in (3, 2, 1)}
     run = InThread(storage, "run", num_workers=3, use_gpu=True)
     for missing, holder in holders.items():

@@ -42,19 +42,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (lambda a, b: None, "needs a, b; put them into train_loop_config"),
-        (lambda *, a: None, "needs a; put"),
-        (42, "must be a function, not 42"),
-    ],
-)
-def test_train_function_of_the_wrong_shape(function: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        DataParallelTrainer(function)
-
-
 def test_what_cannot_be_pickled_is_named(storage: Path) -> None:
     lock = threading.Lock()
 

@@ -27,6 +27,7 @@ from dray.train import (
 )
 from dray.train.backend import Backend, BackendConfig
 from tests.support.fleets import Reports
+from tests.support.train_runs import rank
 
 
 def fit(
@@ -171,10 +172,6 @@ def test_rays_variable_decides_whether_devices_are_shared(
             run_config={"callbacks": [seen]},
         )
         assert [each["shown"] for each in seen.first] == shown
-
-
-def rank() -> int:
-    return dray.train.get_context().get_world_rank()
 
 
 def saved(directory: Path, text: str) -> Checkpoint:

@@ -124,6 +124,9 @@ class Called:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (lambda a, b: None, "needs a, b; put them into train_loop_config"),
+        (lambda *, a: None, "needs a; put"),
+        (42, "must be a function, not 42"),
         (generates, "'generates' has a yield"),
         (waits, r"'waits' is async.*asyncio\.run"),
         (waits_and_generates, "'waits_and_generates' is async"),
@@ -132,7 +135,7 @@ class Called:
         (functools.partial(Called()), "is async"),
     ],
 )
-def test_a_function_whose_body_would_not_run_is_refused(function: Any, message: str) -> None:
+def test_what_is_no_train_function_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DataParallelTrainer(function)
 

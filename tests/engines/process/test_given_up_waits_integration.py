@@ -19,11 +19,8 @@ from tests.support.gates import PATIENCE_S, Gate, until
 
 
 @pytest.fixture(autouse=True)
-def own_session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=2, log_to_driver=False)
-    yield
-    dray.shutdown()
+def own_session(session: Any) -> None:
+    session(num_cpus=2, log_to_driver=False)
 
 
 def runtime() -> DriverRuntime:

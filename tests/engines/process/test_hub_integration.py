@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,7 @@ from dray.util.placement_group import placement_group, remove_placement_group
 from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support.gates import PATIENCE_S, Gate, until
 
-
-@pytest.fixture(autouse=True)
-def own_session() -> Iterator[None]:
-    dray.shutdown()
-    yield
-    dray.shutdown()
+pytestmark = pytest.mark.usefixtures("session")
 
 
 def runtime() -> DriverRuntime:

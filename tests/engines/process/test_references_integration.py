@@ -23,11 +23,8 @@ LARGE = 1 << 20  # numbers
 
 
 @pytest.fixture(autouse=True)
-def own_session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=2)
-    yield
-    dray.shutdown()
+def own_session(session: Any) -> None:
+    session(num_cpus=2)
 
 
 def memory_is_free() -> bool:

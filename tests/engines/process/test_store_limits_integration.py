@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,7 @@ from dray.session import current_runtime
 from tests.support.gates import Gate
 from tests.support.programs import run, write
 
-
-@pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    yield
-    dray.shutdown()
+pytestmark = pytest.mark.usefixtures("session")
 
 
 @dray.remote

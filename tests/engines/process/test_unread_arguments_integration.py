@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,11 +16,8 @@ from tests.support.gates import Gate, until
 
 
 @pytest.fixture(autouse=True)
-def session() -> Iterator[None]:
-    dray.shutdown()
-    dray.init(num_cpus=1, log_to_driver=False)
-    yield
-    dray.shutdown()
+def own_session(session: Any) -> None:
+    session(num_cpus=1, log_to_driver=False)
 
 
 class Plain:
