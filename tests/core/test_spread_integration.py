@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import dray
@@ -29,16 +31,17 @@ def test_tasks_use_all_nodes(cpus: int, gate: Gate, zones: str) -> None:
     assert len(set(dray.get(refs))) >= 2
 
 
-def test_actors_that_hold_nothing_use_all_nodes(zones: str) -> None:
+@pytest.mark.parametrize("options", [{}, {"num_cpus": 0}, {"scheduling_strategy": "SPREAD"}])
+def test_actors_that_hold_nothing_use_all_nodes(options: dict[str, Any], zones: str) -> None:
     if zones == "ray":
         pytest.skip("Ray itself: both were on one node in 11 of 25 tries without dray")
 
-    @dray.remote(scheduling_strategy="SPREAD")
+    @dray.remote
     class Placed:
         def where(self) -> str:
             return node()
 
-    actors = [Placed.remote() for _ in range(2)]
+    actors = [Placed.options(**options).remote() for _ in range(2)]
     found = dray.get([actor.where.remote() for actor in actors], timeout=PATIENCE_S)
     assert len(set(found)) == 2
 

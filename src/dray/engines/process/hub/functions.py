@@ -115,7 +115,8 @@ class FunctionTable:
             selector[NODE_ID] = place["node_id"]
         elif place["kind"] == "labels":
             selector.update(place["hard_labels"])
-        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
+        spread = place["kind"] == "spread" or (long_lived and not options["resources"])
+        strategy = "SPREAD" if spread else "PACK"
 
         def checked() -> Demand:
             selectors = [selector] if selector else []
