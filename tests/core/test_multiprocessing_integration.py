@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,11 @@ def test_joblib_works_in_actors() -> None:
         assert os.getpid() not in parallel(joblib.delayed(pid)() for _ in range(2))
         with pytest.raises(ValueError, match="no root of -1"):
             parallel(joblib.delayed(root_of)(x) for x in (1, -1))
+        one_by_one = joblib.Parallel(return_as="generator")
+        assert list(one_by_one(joblib.delayed(root_of)(x * x) for x in range(9))) == list(range(9))
+        with pytest.raises(ValueError, match="no root of -1"):
+            list(one_by_one(joblib.delayed(root_of)(x) for x in (1, -1)))
+        as_they_end = joblib.Parallel(return_as="generator_unordered")
+        assert set(as_they_end(joblib.delayed(root_of)(x * x) for x in range(9))) == {*range(9)}
+        with joblib.Parallel(timeout=0.3, batch_size=1) as hurried, pytest.raises(TimeoutError):
+            hurried(joblib.delayed(time.sleep)(PATIENCE_S) for _ in range(2))

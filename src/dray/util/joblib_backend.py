@@ -27,6 +27,7 @@ class RayBackend(MultiprocessingBackend):  # type: ignore[misc] # of no known ty
     """Joblib's backend of processes, with actors in their place."""
 
     default_n_jobs = -1
+    supports_return_generator = True
 
     def __init__(self, ray_remote_args: Mapping[str, object] | None = None, **options: Any) -> None:
         super().__init__(**options)
