@@ -255,6 +255,14 @@ def test_generators_go_on_when_they_are_asked() -> None:
     assert list(items) == []
 
 
+def test_what_streams_may_be_any_iterable() -> None:
+    @dray.remote(num_returns="streaming")
+    def numbers() -> list[int]:
+        return [1, 2]
+
+    assert dray.get(list(numbers.remote())) == [1, 2]
+
+
 def test_a_dynamic_number_of_results_ends_with_an_error() -> None:
     @dray.remote(num_returns="dynamic")
     def some() -> Iterator[int]:

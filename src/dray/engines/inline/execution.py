@@ -351,6 +351,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         items, self._iterator = self._iterator, None  # it may raise, and is to begin anew then
         if items is None:
             items = self._work.call(args, kwargs)
+            items = items if inspect.isasyncgen(items) else iter(items)
             for _ in range(self._made):  # before it was tried again
                 await _next_of(items)
         item = await _next_of(items)
