@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 PROGRAM = """
-import asyncio, dray, os, signal, sys, threading
+import asyncio, dray, os, ray, signal, sys, threading
 from dray.util import placement_group
 
 @dray.remote
@@ -125,6 +125,12 @@ once(lambda: known._waits, lambda: os.kill(os.getpid(), signal.SIGALRM))
 tried("handler", lambda: dray.get(sleep.remote()))
 start()
 print(dray.get(Counter.remote().add.remote(7)))
+last = sleep.remote().future()
+last.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
+try:
+    dray.shutdown()
+except KeyboardInterrupt:
+    print("interrupted, connected:", ray.is_initialized())
 """,
     )
     done = run(script, tmp_path, CLUSTER=cluster.address)
@@ -132,4 +138,4 @@ print(dray.get(Counter.remote().add.remote(7)))
     said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
     assert len(said) == 9, done.stderr
     assert [line for line in said if not line.endswith(told)] == []
-    assert done.stdout.splitlines()[-1] == "7"
+    assert done.stdout.splitlines()[-2:] == ["7", "interrupted, connected: False"]

@@ -338,12 +338,19 @@ class RayEngine(Engine):
             return
         with self._connection():
             self.closed = True
+        with contextlib.ExitStack() as steps:  # each, also if Ctrl-C interrupts the one before
+            for step in (self._disconnect, self._close_wire, self._end_workers):
+                steps.callback(step)
+
+    def _end_workers(self) -> None:
         self._reservations.close()
         links = self._agents.links()
         for actor in list(self._actors.values()):
             if actor not in links:
                 actor.kill()
         self._agents.close(waits=not self.lost)
+
+    def _close_wire(self) -> None:
         self._reader.stop()
         self._reader.do_tasks()
         for actor in list(self._actors.values()):
@@ -352,6 +359,8 @@ class RayEngine(Engine):
             self._opened_listener.close()
         self._status_socket.close()
         self._reader.close()
+
+    def _disconnect(self) -> None:
         with self._connection():
             self._connected = False
             if self._owns_connection and not self.lost:

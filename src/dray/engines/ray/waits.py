@@ -154,9 +154,11 @@ def shut_down() -> None:
         for future in list(_futures):
             with contextlib.suppress(InvalidStateError):  # it has come just now
                 future.set_exception(_shut_down())
-        ray.shutdown()
-    finally:
-        _ending = None
+    finally:  # also if Ctrl-C interrupts what waits for a future
+        try:
+            ray.shutdown()
+        finally:
+            _ending = None
 
 
 def _end_waits() -> None:
