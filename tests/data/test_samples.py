@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import io
 import sqlite3
+import struct
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import dray.data
+from dray.data.sources import tf_records
 from dray.errors import AbsentArgumentError, ConfigError, StorageError
 
 
@@ -197,7 +201,10 @@ def test_records_that_differ_are_put_together(tmp_path: Path) -> None:
     for number, rows in enumerate(kinds):
         dray.data.from_items(rows).write_tfrecords(tmp_path / f"{number}")
     read = dray.data.read_tfrecords([str(tmp_path / "0"), str(tmp_path / "1")])
-    expected = [{"n": [1]}, {"n": None}, {"n": [2, 3]}]
+    expected = [{"n": [1]}, {"n": []}, {"n": [2, 3]}]
+    assert [{"n": row["n"]} for row in read.iter_rows()] == expected
+    by_epoch = dray.data.read_tfrecords(str(tmp_path), shuffle="files").take_all()
+    assert sorted(row["n"] for row in by_epoch) == [[], [1], [2, 3]]
     together = read.random_shuffle(seed=1).sort("text").materialize().repartition(1)
     assert sorted(together.unique("text"), key=str) == [None, "é".encode()]
     assert read.take_batch(3, batch_format="pyarrow").select(["n"]).to_pylist() == expected
@@ -207,6 +214,46 @@ def test_records_that_differ_are_put_together(tmp_path: Path) -> None:
     for value in (pa.array([[1, None]]), pa.array([1 << 63], pa.uint64())):
         with pytest.raises(ConfigError, match=r"TFRecord cannot hold .*column 'x'"):
             dray.data.from_arrow(pa.table({"x": value})).write_tfrecords(tmp_path / "c")
+
+
+class Feature(NamedTuple):
+    """A feature of a schema, with the names and numbers of tensorflow_metadata."""
+
+    name: str
+    type: int
+
+
+def test_features_are_lists_in_all_records_or_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tf_records, "_RECORDS", 2)
+    for number, values in enumerate(([[1], [1, 2], [3], []], [[4], [5, 6]])):
+        rows: list[dict[str, Any]] = [{"n": value, "f": 0.5, "t": "a"} for value in values]
+        rows[-1]["late"] = [b"x", b"y"]
+        dray.data.from_items(rows).write_tfrecords(tmp_path / f"{number}")
+    read = dray.data.read_tfrecords(str(tmp_path))
+    for _ in range(2):
+        assert [row["n"] for row in read.iter_rows()] == [[1], [1, 2], [3], [], [4], [5, 6]]
+    assert read.to_pandas()["late"][3].tolist() == [b"x", b"y"]
+    dray.data.from_items([{"n": 1, "f": 1.0, "t": "b"}] * 2).write_tfrecords(tmp_path / "begin")
+    both = [str(tmp_path / "begin"), str(tmp_path / "0")]
+    for asked in (dray.data.read_tfrecords(both), dray.data.read_tfrecords(both, shuffle="files")):
+        with pytest.raises(StorageError, match=r"0.*feature 'n' has several values.* tf_schema="):
+            asked.take_all()
+    features = [Feature("n", 2), Feature("f", 3), Feature("t", 1), Feature("late", 1)]
+    all_lists = dray.data.read_tfrecords(both, tf_schema=SimpleNamespace(feature=features))
+    rows = all_lists.take_all()
+    assert [row["n"] for row in rows] == [[1], [1], [1], [1, 2], [3], []]
+    assert rows[0] == {"n": [1], "f": [1.0], "t": [b"b"], "late": None}
+    wrong: list[tuple[list[Feature], str]] = [
+        (features[1:], "feature 'n' is in a record, and not in tf_schema="),
+        ([Feature("n", 1), *features[1:]], "feature 'n' is bytes in tf_schema=, and has integers"),
+    ]
+    for given, message in wrong:
+        with pytest.raises(StorageError, match=message):
+            dray.data.read_tfrecords(both, tf_schema=SimpleNamespace(feature=given)).take_all()
+    with pytest.raises(ConfigError, match="tf_schema must be a Schema of tensorflow_metadata"):
+        dray.data.read_tfrecords(both, tf_schema={"n": "int"})
 
 
 # As the format is: Example(features={"a": int64_list([1, -1]), "b": float_list([0.5])}),
@@ -230,6 +277,17 @@ def test_a_file_of_tensorflow(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(StorageError, match=r"1\.tfrecords cannot be read"):
             dray.data.read_tfrecords(str(path)).take_all()
+
+
+def test_checksums_are_made_by_a_package_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = SimpleNamespace(value=lambda content: 0)
+    monkeypatch.setitem(sys.modules, "google_crc32c", package)
+    monkeypatch.setattr(tf_records, "_crc32c", tf_records._crc32c.__wrapped__)
+    dray.data.from_items([{"a": 1}]).write_tfrecords(tmp_path)
+    [path] = tmp_path.iterdir()
+    assert path.read_bytes()[8:12] == path.read_bytes()[-4:] == struct.pack("<I", 0xA282EAD8)
 
 
 def test_files_of_orc(tmp_path: Path) -> None:

@@ -369,7 +369,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             *("with_columns", "drop_columns", "rename_columns", "select_columns"),
         )
     },
-    "dray.data.read_tfrecords()": {"tf_schema": _FROM_VALUES},
     "Dataset.write_tfrecords()": {"tf_schema": _FROM_VALUES},
     "dray.data.sources": {
         "PathPartitionEncoder": _INTERNALS,

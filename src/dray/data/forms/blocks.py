@@ -32,7 +32,6 @@ from dray.data.forms.lists import (  # noqa: E402
     marked,
     marked_names,
     were_arrays,
-    with_lists,
 )
 
 if TYPE_CHECKING:
@@ -345,8 +344,6 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
         tensors = any(isinstance(k, pa.FixedShapeTensorType | PickledType) for k in of_column)
         if tensors and len(of_column - {pa.null()}) > 1:
             tables = _with_ragged(tables, name)
-        elif any(map(is_list, of_column)):
-            tables = with_lists(tables, name)
     try:
         whole = pa.concat_tables(tables, promote_options="permissive")
         return marked(whole, {name for table in tables for name in marked_names(table.schema)})

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 # Beside the type of a column whose lists were arrays.
 _WERE_ARRAYS = b"dray.arrays"
-# Beside the type of a column of values that are lists of one where others have several.
-_LISTS_OF_ONE = b"dray.lists_of_one"
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -31,28 +29,6 @@ def is_list(kind: pa.DataType) -> bool:
 def is_compound(kind: pa.DataType) -> bool:
     """Return whether values of a type have parts, or are objects: Arrow compares no such ones."""
     return isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind)
-
-
-def lists_of_one(name: str, kind: pa.DataType) -> pa.Field:
-    """Return a column of values that become lists where they are put beside lists."""
-    return pa.field(name, kind, metadata={_LISTS_OF_ONE: b""})
-
-
-def with_lists(tables: Iterable[pa.Table], name: str) -> list[pa.Table]:
-    """Return tables with lists in a column, in place of values that are lists of one."""
-    changed = []
-    for table in tables:
-        place = table.schema.get_field_index(name)
-        if place >= 0 and _LISTS_OF_ONE in (table.schema.field(place).metadata or {}):
-            column = table.column(place)
-            lists = pa.ListArray.from_arrays(
-                pa.array(np.cumsum([0, *column.is_valid().to_numpy()], dtype=np.int32)),
-                column.drop_null().combine_chunks(),
-                mask=column.is_null().combine_chunks(),
-            )
-            table = table.set_column(place, name, lists)
-        changed.append(table)
-    return changed
 
 
 def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:

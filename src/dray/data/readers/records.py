@@ -76,6 +76,7 @@ def read_tfrecords(
     paths: Paths,
     *,
     filesystem: Filesystem | None = None,
+    tf_schema: object = None,
     partition_filter: PathPartitionFilter | None = None,
     partitioning: Partitioning | None = None,
     include_paths: bool = False,
@@ -87,12 +88,14 @@ def read_tfrecords(
 ) -> Dataset:
     """Return files of TFRecord as a dataset, with a row for each `tf.train.Example`.
 
-    A feature with one value at most in each of some thousand that lie side by side is that value,
-    else a list; rows of both kinds in a batch have lists. Checksums of records are not looked at.
+    A feature with one value at most in each of the first 4096 records, or 8 MiB, is that value in
+    all rows, and else a list. Checksums of records are not looked at.
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        tf_schema: The features and their kinds, a `tensorflow_metadata.proto.v0.schema_pb2.Schema`;
+            all of them are lists then.
         partition_filter: Choice of files by the values that they have from their paths.
         partitioning: Names of directories that are values of columns.
         include_paths: Whether there is a column `path`.
@@ -104,12 +107,15 @@ def read_tfrecords(
         options: Options of Ray's that dray does not need.
 
     Raises:
-        StorageError: A file cannot be read, or holds other messages.
+        ConfigError: `tf_schema` is none.
+        StorageError: A file cannot be read, holds other messages, or others than `tf_schema` or the
+            first records say.
     """
     known_options(read_tfrecords, options)
     found = find_files(
         paths, file_extensions or ("",), filesystem, partition_filter, ignore_missing_paths
     )
     label = labels_from(partitioning, include_paths)
-    opening = arrow_open_stream_args or {}
-    return in_order(found, shuffle, tf_records.tf_records_source, label, opening)
+    schema = None if tf_schema is None else tf_records.kinds_of(tf_schema)
+    reading = tf_records.Reading(*found, arrow_open_stream_args or {}, schema)
+    return in_order(found, shuffle, tf_records.tf_records_source, label, reading)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.blocks import Array, Table, Value
-from dray.data.forms.lists import is_list, lists_of_one
+from dray.data.forms.lists import is_list
 from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem
 from dray.data.sources.files import by_file
 from dray.data.sources.finding import naming
@@ -27,34 +27,126 @@ from dray.errors import ConfigError
 # A kind of a feature's list, as its number in the message says, and the values.
 Feature: TypeAlias = tuple[int, Sequence[Value]]
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
+_NONE: Feature = (0, ())
+_NAMES = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
+# The numbers that schemas of TensorFlow Metadata have for these kinds.
+_OF_SCHEMAS = {1: _BYTES, 2: _INTEGERS, 3: _FLOATS}
 _TYPES = {0: pa.null(), _BYTES: pa.binary(), _FLOATS: pa.float32(), _INTEGERS: pa.int64()}
 # Fields of a message: their wire types.
 _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _RECORDS = 4096
 
 
+class Reading:
+    """The way in which all files of a dataset are read: which features of it are lists.
+
+    Args:
+        files: All of them.
+        opening: Arguments of Arrow to open one.
+        schema: The kind of each feature, all of which are lists then; None has the first records
+            tell which are.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        filesystem: Filesystem,
+        opening: Mapping[str, object],
+        schema: Mapping[str, int] | None,
+    ) -> None:
+        self._files, self._filesystem, self._opening = files, filesystem, opening
+        self._schema = schema
+
+    def tables(self, path: str) -> Iterator[Table]:
+        """Yield the messages of a file."""
+        with naming(path):
+            for rows in _some(self._records(path)):
+                yield self._table(rows)
+
+    def _records(self, path: str) -> Iterator[bytes]:
+        with naming(path), self._filesystem.open_input_stream(path, **self._opening) as file:
+            yield from _records(file)
+
+    @functools.cached_property
+    def _are_lists(self) -> dict[str, bool]:
+        """The features, and whether they are lists; what first records lack is added later."""
+        every = itertools.chain.from_iterable(map(self._records, self._files))
+        found: dict[str, bool] = {}
+        for name, (_, values) in (pair for row in next(_some(every), []) for pair in row.items()):
+            if values:
+                found[name] = found.get(name, False) or len(values) > 1
+        return found
+
+    def _table(self, rows: Sequence[Mapping[str, Feature]]) -> Table:
+        names = dict.fromkeys(itertools.chain(self._schema or (), *rows))
+        return pa.table(
+            {name: self._column(name, [row.get(name) for row in rows]) for name in names}
+        )
+
+    def _column(self, name: str, features: Sequence[Feature | None]) -> pa.Array:
+        kinds = {kind for kind, values in filter(None, features) if values}
+        kind = _type(kinds if self._schema is None else {self._kind(name, kinds)})
+        several = any(len(values) > 1 for _, values in filter(None, features))
+        if self._schema is not None or (kinds and self._are_lists.setdefault(name, several)):
+            lists = [None if feature is None else list(feature[1]) for feature in features]
+            return pa.array(lists, pa.list_(kind))
+        if several:
+            raise ValueError(
+                f"feature {name!r} has several values in a record, and one at most in the first "
+                "ones: give tf_schema=, by which every feature is a list in all records"
+            )
+        return pa.array([next(iter((feature or _NONE)[1]), None) for feature in features], kind)
+
+    def _kind(self, name: str, kinds: Set[int]) -> int:
+        """Return the kind of a feature as the schema has it.
+
+        Raises:
+            ValueError: The schema lacks it, or records have another one.
+        """
+        assert self._schema is not None
+        if name not in self._schema:
+            raise ValueError(f"feature {name!r} is in a record, and not in tf_schema=")
+        kind = self._schema[name]
+        if kinds - {kind}:
+            found = " and ".join(_NAMES[each] for each in sorted(kinds))
+            raise ValueError(f"feature {name!r} is {_NAMES[kind]} in tf_schema=, and has {found}")
+        return kind
+
+
 def tf_records_source(
-    files: Sequence[str],
-    filesystem: Filesystem,
-    label: Callable[[str], Labels],
-    opening: Mapping[str, object],
+    files: Sequence[str], _: Filesystem, label: Callable[[str], Labels], reading: Reading
 ) -> BlocksSource:
     """Return files of TFRecord as a source, with a row for each message."""
+    return by_file(files, reading.tables, label)
 
-    def parts(path: str) -> Iterator[Table]:
-        with naming(path), filesystem.open_input_stream(path, **opening) as file:
-            held: list[dict[str, Feature]] = []
-            size = 0
-            for record in _records(file):
-                held.append(_features(record))
-                size += len(record)
-                if size >= BLOCK_BYTES or len(held) >= _RECORDS:
-                    yield _table(held)
-                    held, size = [], 0
-            if held:
-                yield _table(held)
 
-    return by_file(files, parts, label)
+def kinds_of(tf_schema: Value) -> dict[str, int]:
+    """Return the kinds of features by their names, as a schema of TensorFlow Metadata has them.
+
+    Raises:
+        ConfigError: It is no such schema, or has a feature of another kind.
+    """
+    try:
+        return {feature.name: _OF_SCHEMAS[feature.type] for feature in tf_schema.feature}
+    except (AttributeError, KeyError) as error:
+        raise ConfigError(
+            "tf_schema must be a Schema of tensorflow_metadata, whose features are BYTES, INT or "
+            f"FLOAT, not {tf_schema!r}"
+        ) from error
+
+
+def _some(records: Iterable[bytes]) -> Iterator[list[dict[str, Feature]]]:
+    """Yield the features of records, of as many at once as a block has."""
+    held: list[dict[str, Feature]] = []
+    size = 0
+    for record in records:
+        held.append(_features(record))
+        size += len(record)
+        if size >= BLOCK_BYTES or len(held) >= _RECORDS:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 def _records(file: pa.NativeFile) -> Iterator[bytes]:
@@ -88,7 +180,7 @@ def _feature(content: bytes) -> Feature:
         if kind == _INTEGERS:
             several = ([v] if isinstance(v, int) else _varints(v).tolist() for v in values)
             return kind, [_signed(value) for value in itertools.chain.from_iterable(several)]
-    return 0, ()
+    return _NONE
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
@@ -136,22 +228,6 @@ def _varints(content: bytes) -> Array:
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _table(rows: Sequence[Mapping[str, Feature]]) -> Table:
-    """Return messages as a table: a value where each message has one at most, else lists."""
-    names = dict.fromkeys(itertools.chain.from_iterable(rows))
-    fields, columns = [], []
-    for name in names:
-        features = [row.get(name, (0, ())) for row in rows]
-        kind = _type({kind for kind, values in features if values})
-        if all(len(values) <= 1 for _, values in features):
-            fields.append(lists_of_one(name, kind))
-            columns.append(pa.array([next(iter(values), None) for _, values in features], kind))
-        else:
-            fields.append(pa.field(name, pa.list_(kind)))
-            columns.append(pa.array([list(values) for _, values in features], pa.list_(kind)))
-    return pa.table(columns, pa.schema(fields))
 
 
 def _type(kinds: Set[int]) -> pa.DataType:
@@ -232,13 +308,28 @@ def _as_varint(value: int) -> bytes:
     return bytes([*made, value])
 
 
-def _checksum(content: Iterable[int]) -> bytes:
+def _checksum(content: bytes) -> bytes:
     """Return the masked CRC-32C of bytes, as the format has it."""
+    crc = _crc32c()(content)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+@functools.cache
+def _crc32c() -> Callable[[bytes], int]:
+    """Return what calculates CRC-32C: google-crc32c where it is installed, as with `dray[gcs]`."""
+    try:
+        import google_crc32c
+    except ImportError:
+        return _by_table
+    value: Callable[[bytes], int] = google_crc32c.value
+    return value
+
+
+def _by_table(content: bytes) -> int:
     table, crc = _crc_table(), 0xFFFFFFFF
     for byte in content:
         crc = table[(crc ^ byte) & 255] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+    return crc ^ 0xFFFFFFFF
 
 
 @functools.cache
