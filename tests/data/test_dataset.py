@@ -320,8 +320,8 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
 
 def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
-    with pytest.raises(AbsentError, match="has no read_avro: make rows of it"):
-        data.read_avro("a")
+    with pytest.raises(AbsentError, match="has no read_mongo: make rows of it"):
+        data.read_mongo("a")
     for name, advice in {
         "lazy": "always lazy",
         "window": "block by block",

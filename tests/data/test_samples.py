@@ -290,6 +290,24 @@ def test_checksums_are_made_by_a_package_that_is_installed(
     assert path.read_bytes()[8:12] == path.read_bytes()[-4:] == struct.pack("<I", 0xA282EAD8)
 
 
+def test_files_of_avro(tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    fields = [{"name": "n", "type": ["null", "long"]}, {"name": "tags", "type": "string"}]
+    schema = {"type": "record", "name": "row", "fields": fields}
+    rows = [{"n": None if number == 300 else number, "tags": "é"} for number in range(600)]
+    for name, codec in (("a", "null"), ("b", "deflate")):
+        with (tmp_path / f"{name}.avro").open("wb") as file:
+            fastavro.writer(file, schema, rows, codec=codec)
+    read = dray.data.read_avro(str(tmp_path), include_paths=True)
+    assert read.drop_columns(["path"]).take_all() == rows * 2
+    assert [Path(file).name for file in read.input_files()] == ["a.avro", "b.avro"]
+    whole = (tmp_path / "a.avro").read_bytes()
+    for damaged in (b"nothing", whole[:-30], b""):
+        (tmp_path / "a.avro").write_bytes(damaged)
+        with pytest.raises(StorageError, match=r"a\.avro cannot be read"):
+            dray.data.read_avro(str(tmp_path / "a.avro")).take_all()
+
+
 def test_files_of_orc(tmp_path: Path) -> None:
     rows = dray.data.from_items([{"x": n, "texts": ["a"] * n} for n in range(5)])
     rows.write_orc(tmp_path, num_rows_per_file=2, compression="zstd")

@@ -37,6 +37,7 @@ __all__ = [
     "from_torch",
     "range",
     "range_tensor",
+    "read_avro",
     "read_binary_files",
     "read_csv",
     "read_datasource",
@@ -75,7 +76,7 @@ _HOMES = {
     "dray.data.relational": ("MixStoppingCondition",),
     "dray.data.readers.elsewhere": ("read_datasource", "read_sql"),
     "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
-    "dray.data.readers.records": ("read_tfrecords", "read_webdataset"),
+    "dray.data.readers.records": ("read_avro", "read_tfrecords", "read_webdataset"),
     "dray.data.readers.tables": ("read_csv", "read_json", "read_orc", "read_parquet"),
     "dray.data.pools.options": ("ActorPoolStrategy", "TaskPoolStrategy"),
 }
@@ -116,7 +117,7 @@ if TYPE_CHECKING:
     from dray.data.preprocessors import Preprocessor
     from dray.data.readers.elsewhere import read_datasource, read_sql
     from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
-    from dray.data.readers.records import read_tfrecords, read_webdataset
+    from dray.data.readers.records import read_avro, read_tfrecords, read_webdataset
     from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
     from dray.data.relational import MixStoppingCondition
     from dray.data.sources.combined import FileShuffleConfig

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dray.data.dataset import Dataset
 from dray.data.readers.arguments import FileOrder, in_order, known_options
 from dray.data.sources import archives, tf_records
+from dray.data.sources.avro import avro_source
 from dray.data.sources.base import Filesystem
 from dray.data.sources.finding import Paths, find_files
 from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labels_from
@@ -70,6 +71,46 @@ def read_webdataset(
     return in_order(
         found, shuffle, archives.archive_source, label, reading, arrow_open_stream_args or {}
     )
+
+
+def read_avro(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    partition_filter: PathPartitionFilter | None = None,
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    ignore_missing_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return files of Avro as a dataset, with a row for each record; fastavro reads them.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        partition_filter: Choice of files by the values that they have from their paths.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        ignore_missing_paths: Whether paths without a file are left out.
+        file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        MissingDependencyError: fastavro is not installed.
+        StorageError: A file cannot be read.
+    """
+    known_options(read_avro, options)
+    found = find_files(
+        paths, file_extensions or (".avro",), filesystem, partition_filter, ignore_missing_paths
+    )
+    label = labels_from(partitioning, include_paths)
+    return in_order(found, shuffle, avro_source, label, arrow_open_stream_args or {})
 
 
 def read_tfrecords(
