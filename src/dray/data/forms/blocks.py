@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-import cloudpickle
 
 from dray.checks import require
 from dray.errors import ConfigError, DataFunctionError, describe
@@ -33,6 +30,7 @@ from dray.data.forms.lists import (  # noqa: E402
     marked_names,
     were_arrays,
 )
+from dray.data.forms.pickles import PickledType, pickled, unpickled  # noqa: E402
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,44 +78,6 @@ class Block(NamedTuple):
         if self.first is None:
             return f"a row made from {origin}"
         return f"row {self.first + nth}, of {origin}"
-
-
-class PickledType(pa.ExtensionType):  # type: ignore[misc]
-    """The type of columns whose values Arrow has no type for: each is pickled.
-
-    It is not registered with Arrow, which would see it in files of strangers, and run their code.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(pa.large_binary(), "dray.pickled")
-
-    def __arrow_ext_serialize__(self) -> bytes:
-        return b""
-
-    @classmethod
-    def __arrow_ext_deserialize__(cls, storage: pa.Array, serialized: bytes) -> PickledType:
-        return cls()
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return PickledType, ()
-
-    def __hash__(self) -> int:
-        return hash(self.extension_name)
-
-
-def with_pickles(table: Table, schema: pa.Schema) -> Table:
-    """Return a table that Arrow has read, with columns that are pickled as the schema says."""
-    for field in schema:
-        if isinstance(field.type, PickledType):
-            table = put_column(table, field.name, as_pickled(table.column(field.name)))
-    return table
-
-
-def as_pickled(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of pickles as one of their values; they must come from whom you trust."""
-    kind = PickledType()
-    storage = [getattr(chunk, "storage", chunk).cast(kind.storage_type) for chunk in column.chunks]
-    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, each) for each in storage], kind)
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:
@@ -303,17 +263,6 @@ def _as_numpy(value: Value) -> Value:
     return array if array.ndim else array.item()
 
 
-def pickled(values: Iterable[object]) -> pa.ExtensionArray:
-    """Return values of any type as an Arrow array; None stays what it is to them."""
-    try:
-        storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
-        ) from error
-    return pa.ExtensionArray.from_storage(PickledType(), storage)
-
-
 def put_column(table: Table, name: str, values: Column) -> Table:
     """Return a table with a column added, or put in the place of its namesake."""
     if name in table.column_names:
@@ -417,8 +366,7 @@ def _object_array(values: Sequence[object]) -> Array:
 def column_to_values(column: Column) -> list[Value]:
     """Return a column as Python values; tensors as arrays."""
     if isinstance(column.type, PickledType):
-        storage = one_chunk(column).storage
-        return [None if each is None else pickle.loads(each) for each in storage.to_pylist()]
+        return unpickled(one_chunk(column).storage)
     if isinstance(column.type, pa.FixedShapeTensorType):
         if not column.null_count:
             return list(column_to_numpy(column))

@@ -13,15 +13,13 @@ import pyarrow as pa
 from dray.data.forms.blocks import (
     Array,
     Column,
-    PickledType,
     Table,
     Value,
-    as_pickled,
     column_to_numpy,
     column_to_values,
-    pickled,
 )
 from dray.data.forms.lists import marked, marked_names
+from dray.data.forms.pickles import PickledType, as_pickled, pickled
 from dray.user_warnings import warn_user
 
 _EXTENSION, _TOLD = b"ARROW:extension:name", b"ARROW:extension:metadata"

@@ -19,9 +19,9 @@ from dray.data.forms.blocks import (
     rows_to_table,
     taken,
     to_row,
-    with_pickles,
 )
 from dray.data.forms.chunks import Chunks
+from dray.data.forms.pickles import with_pickles
 from dray.errors import StorageError
 
 if TYPE_CHECKING:

@@ -1,0 +1,66 @@
+"""Columns of values that Arrow has no type for: each is pickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+
+import cloudpickle
+import pyarrow as pa
+
+from dray.errors import ConfigError, describe
+
+
+class PickledType(pa.ExtensionType):  # type: ignore[misc]
+    """The type of columns whose values Arrow has no type for: each is pickled.
+
+    It is not registered with Arrow, which would see it in files of strangers, and run their code.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(pa.large_binary(), "dray.pickled")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: pa.Array, serialized: bytes) -> PickledType:
+        return cls()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PickledType, ()
+
+    def __hash__(self) -> int:
+        return hash(self.extension_name)
+
+
+def with_pickles(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table that Arrow has read, with columns that are pickled as the schema says."""
+    for field in schema:
+        if isinstance(field.type, PickledType):
+            index = table.column_names.index(field.name)
+            table = table.set_column(index, field.name, as_pickled(table.column(index)))
+    return table
+
+
+def as_pickled(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of pickles as one of their values; they must come from whom you trust."""
+    kind = PickledType()
+    storage = [getattr(chunk, "storage", chunk).cast(kind.storage_type) for chunk in column.chunks]
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, each) for each in storage], kind)
+
+
+def pickled(values: Iterable[object]) -> pa.ExtensionArray:
+    """Return values of any type as an Arrow array; None stays what it is to them."""
+    try:
+        storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
+        ) from error
+    return pa.ExtensionArray.from_storage(PickledType(), storage)
+
+
+def unpickled(storage: pa.Array) -> list[object]:
+    """Return the values of pickles, which must come from whom you trust."""
+    return [None if each is None else pickle.loads(each) for each in storage.to_pylist()]
