@@ -67,6 +67,12 @@ def public_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def printed(code: str) -> str:
+    """Return what a program prints."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_listed_names_exist_and_expected_ones_are_listed(name: str) -> None:
     module = public_module(name)
@@ -82,9 +88,8 @@ def test_what_a_root_exports_is_listed(name: str) -> None:
         "print(*(n for n, v in vars(m).items() "
         "if not n.startswith('_') and not isinstance(v, types.ModuleType)))"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     listed = set(importlib.import_module(name).__all__)
-    assert set(found.stdout.split()) - listed == set()
+    assert set(printed(code).split()) - listed == set()
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -96,34 +101,28 @@ def test_public_objects_are_documented(name: str) -> None:
             assert value.__doc__, f"{name}.{public} has no docstring"
 
 
-def test_import_of_the_root_is_lighter() -> None:
-    code = (
-        "import sys, dray; "
-        "print({'asyncio', 'cloudpickle', 'importlib.resources', 'json', 'socket', 'inspect', "
-        "'dataclasses', 'logging', 'dray.engines.base'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
-def test_init_alone_imports_nothing_that_tasks_need() -> None:
-    code = (
-        "import sys, dray; dray.init(); "
-        "print({'asyncio', 'ssl', 'http.client', 'importlib.metadata', 'multiprocessing', "
-        "'dray.engines.process.hub.hub'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
-def test_import_is_light() -> None:
-    code = (
-        "import sys, dray.train.torch, dray.train.xgboost, dray.train.lightgbm; "
-        "print({'torch', 'xgboost', 'lightgbm', 'ray', 'pandas', 'pyarrow', 'numpy', 'rich'} "
-        "& set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
+@pytest.mark.parametrize(
+    ("code", "unneeded"),
+    [
+        (
+            "import dray",
+            "asyncio cloudpickle importlib.resources json socket inspect dataclasses logging "
+            "dray.engines.base",
+        ),
+        (
+            "import dray; dray.init()",
+            "asyncio ssl http.client importlib.metadata multiprocessing "
+            "dray.engines.process.hub.hub",
+        ),
+        (
+            "import dray.train.torch, dray.train.xgboost, dray.train.lightgbm",
+            "torch xgboost lightgbm ray pandas pyarrow numpy rich",
+        ),
+    ],
+)
+def test_nothing_is_imported_before_it_is_needed(code: str, unneeded: str) -> None:
+    look = f"import sys; print({{*{unneeded.split()}}} & {{*sys.modules}})"
+    assert printed(f"{code}; {look}") == "set()"
 
 
 def test_import_starts_nothing() -> None:
@@ -133,8 +132,7 @@ def test_import_starts_nothing() -> None:
         "after = dict(os.environ), signal.getsignal(signal.SIGINT); "
         "print(before == after, threading.active_count(), dray.is_initialized())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True 1 False\n"
+    assert printed(code) == "True 1 False"
 
 
 def test_the_extra_for_ray_brings_what_makes_its_environments() -> None:

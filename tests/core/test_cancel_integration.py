@@ -15,6 +15,7 @@ import pytest
 import dray
 from dray.errors import ConfigError, TaskCancelledError, TaskError
 from tests.support.gates import PATIENCE_S, TRY_S, Gate, three_tries_on_ray, until
+from tests.support.holding import held
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -28,12 +29,6 @@ def endless(gate: Gate) -> None:
     except KeyboardInterrupt:
         gate.ring("interrupted")
         raise
-
-
-@dray.remote
-def held(gate: Gate) -> str:
-    gate.pass_through()
-    return "let go"
 
 
 @dray.remote

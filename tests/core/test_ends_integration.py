@@ -29,14 +29,11 @@ from dray.errors import (
 )
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from dray.util import placement_group
+from tests.support import holding
 from tests.support.gates import PATIENCE_S, Gate
 from tests.support.programs import run, write
 
-
-@dray.remote(num_cpus=0)
-def held(gate: Gate) -> str:
-    gate.pass_through()
-    return "let go"
+held = holding.held.options(num_cpus=0)
 
 
 @dray.remote(num_cpus=0)

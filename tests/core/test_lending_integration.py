@@ -12,15 +12,12 @@ import pytest
 
 import dray
 from dray.train import DataParallelTrainer, RunConfig
+from tests.support import holding
 from tests.support.gates import PATIENCE_S, Gate, until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
-
-@dray.remote(num_cpus=0)
-def held(gate: Gate) -> str:
-    gate.pass_through()
-    return "let go"
+held = holding.held.options(num_cpus=0)
 
 
 @dray.remote

@@ -34,6 +34,7 @@ from dray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 from tests.support.gates import PATIENCE_S, Gate, gone, refused_at_once, until
+from tests.support.holding import held
 
 pytestmark = pytest.mark.usefixtures("zones")
 
@@ -50,12 +51,6 @@ def group_id() -> str | None:
     assert context.get_placement_group_id() == (group.id if group else None)
     assert context.current_placement_group_id == (group.id if group else None)
     return group.id if group else None
-
-
-@dray.remote
-def held(gate: Gate) -> str:
-    gate.pass_through()
-    return "let go"
 
 
 @dray.remote(num_cpus=0, resources={"special": 1})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import dray
+from tests.support.gates import Gate
 
 
 @dray.remote(num_cpus=0)
@@ -25,6 +26,13 @@ def hold(**resources: Any) -> Any:
     holder = Holder.options(**resources).remote()
     assert dray.get(holder.ready.remote())
     return holder
+
+
+@dray.remote
+def held(gate: Gate) -> str:
+    """Wait at a gate."""
+    gate.pass_through()
+    return "let go"
 
 
 class Watch(io.StringIO):

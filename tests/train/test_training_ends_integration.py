@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -274,26 +275,33 @@ def test_what_a_worker_had_is_free_when_it_has_ended(storage: Path) -> None:
     assert dray.get(looks) == [False]
 
 
+@contextlib.contextmanager
+def shut_down_amid(function: Any, storage: Path, what: str, **run: Any) -> Iterator[None]:
+    """Run a function in a thread, and end the session after the block, amid what `fit()` does."""
+    errors: list[BaseException] = []
+
+    def fit_and_fail() -> None:
+        try:
+            fit(function, storage, **run)
+        except ControllerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fit_and_fail)
+    thread.start()
+    yield
+    dray.shutdown()
+    thread.join(60)
+    (error,) = errors
+    assert f"dray.shutdown() was called while fit() {what}" in str(error)
+
+
 @on_processes
 def test_a_run_in_a_thread_ends_with_the_session(engine: str, storage: Path, gate: Gate) -> None:
     def train(config: dict[str, Gate]) -> None:
         config["gate"].pass_through()
 
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            fit(train, storage, workers=1, config={"gate": gate})
-        except ControllerError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    gate.heard()
-    dray.shutdown()
-    thread.join(60)
-    (error,) = errors
-    assert "dray.shutdown() was called while fit() was at work" in str(error)
+    with shut_down_amid(train, storage, "was at work", workers=1, config={"gate": gate}):
+        gate.heard()
     assert not ray.is_initialized()  # what kills too late would make Ray connect anew
 
 
@@ -303,21 +311,8 @@ def test_a_run_that_waits_ends_with_the_session(
 ) -> None:
     watch = Watch(monkeypatch)
     holder = hold(num_cpus=4)
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            fit(print, storage, workers=8)
-        except ControllerError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    watch.wait_for("run: waiting up to")
-    dray.shutdown()
-    thread.join(60)
-    (error,) = errors
-    assert "dray.shutdown() was called while fit() waited for resources" in str(error)
+    with shut_down_amid(print, storage, "waited for resources", workers=8):
+        watch.wait_for("run: waiting up to")
     del holder
     until(lambda: "dray-reserve" not in {thread.name for thread in threading.enumerate()})
     assert not ray.is_initialized()  # Ray would connect anew, or start a cluster, for who is late
@@ -339,24 +334,13 @@ def test_a_run_that_backs_off_ends_with_the_session(
     monkeypatch.setattr("dray.train.run.failure._FIRST_BACK_OFF_S", 600.0)
     monkeypatch.setattr("dray.train.run.failure._LONGEST_BACK_OFF_S", 600.0)
     watch = Watch(monkeypatch)
-    errors: list[BaseException] = []
 
     def train() -> None:
         raise LookupError
 
-    def run() -> None:
-        try:
-            fit(train, storage, workers=1, failure_config=FailureConfig(max_failures=-1))
-        except ControllerError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    watch.wait_for("run: restarting in 600 s")
-    dray.shutdown()
-    thread.join(60)
-    (error,) = errors
-    assert "dray.shutdown() was called while fit() waited to restart" in str(error)
+    again = FailureConfig(max_failures=-1)
+    with shut_down_amid(train, storage, "waited to restart", workers=1, failure_config=again):
+        watch.wait_for("run: restarting in 600 s")
     assert not ray.is_initialized()
 
 

@@ -164,17 +164,23 @@ print("afterwards:", limit(), flush=True)
 """
 
 
-def test_the_soft_limit_of_open_files_is_raised_and_set_back(tmp_path: Path) -> None:
+def said_within(open_files: tuple[int, int], code: str, path: Path, *before: str) -> dict[str, str]:
+    """Run a program with a limit of open files, and perhaps a command before it."""
     done = subprocess.run(
-        [sys.executable, str(write(tmp_path / "files.py", OPEN_FILES))],
-        env=environment(tmp_path),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024)),
+        [*before, sys.executable, str(write(path / "files.py", code))],
+        env=environment(path),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, open_files),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
-    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert said == {"of workers": "{64}", "raised": "True", "afterwards": "64"}, done.stderr
+    assert done.returncode == 0, done.stderr
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
+
+
+def test_the_soft_limit_of_open_files_is_raised_and_set_back(tmp_path: Path) -> None:
+    said = said_within((64, 1024), OPEN_FILES, tmp_path)
+    assert said == {"of workers": "{64}", "raised": "True", "afterwards": "64"}
 
 
 MANY_AT_ONCE = """
@@ -214,17 +220,7 @@ print("serves:", dray.get(Actor.remote().pid.remote(), timeout=60) > 0, flush=Tr
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
 def test_more_actors_at_once_than_descriptors_may_be_on_their_way(tmp_path: Path) -> None:
-    command = [sys.executable, str(write(tmp_path / "many.py", MANY_AT_ONCE))]
-    if os.getuid() == 0:
-        bound = "--bounding-set=-sys_resource,-sys_admin"
-        command[:0] = ["setpriv", "--inh-caps=-all", bound]
-    done = subprocess.run(
-        command,
-        env=environment(tmp_path),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
-    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    assert said == {"made": "115", "killed": "ActorDiedError", "serves": "True"}, done.stderr
+    bound = ("--inh-caps=-all", "--bounding-set=-sys_resource,-sys_admin")
+    as_user = () if os.getuid() else ("setpriv", *bound)
+    said = said_within((512, 512), MANY_AT_ONCE, tmp_path, *as_user)
+    assert said == {"made": "115", "killed": "ActorDiedError", "serves": "True"}
