@@ -260,6 +260,8 @@ def test_summary() -> None:
     assert rows.summary("age").columns == ["age"]
     spans = dray.data.from_items([{"for": dt.timedelta(1)}]).summary()
     assert set(spans.statistics) == {"count", "missing_pct", "approx_topk[0]"}
+    late = dray.data.range(300).map(lambda row: {"x": 1.5 if row["id"] > 280 else None})
+    assert late.summary().statistics["mean"] == {"x": 1.5}
     own = rows.summary(["age"], {DataType.int64(): lambda name: [Sum(name), Count()]})
     assert own.to_pandas().to_dict("records") == [{"statistic": "sum", "age": 25}]
     assert importlib.import_module("dray.data.stats").DatasetSummary is dray.data.DatasetSummary

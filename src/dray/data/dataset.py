@@ -353,7 +353,11 @@ class Dataset(Totals):
         return self.derived(lambda: first_rows(self.blocks(), limit), f"the first {limit} rows")
 
     def union(self, *other: Dataset) -> Dataset:
-        """Return a dataset of the rows of this one and then of others."""
+        """Return a dataset of the rows of this one and then of others.
+
+        A column that one of them lacks is not in its rows, nor in batches of them alone; it is None
+        where rows of several are put together, as by `to_pandas`, `sort` and `materialize`.
+        """
         every = (self, *other)
         if all(not each._operations and each._seed is None for each in every):
             return Dataset(UnionSource([each.source for each in every]))

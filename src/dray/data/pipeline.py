@@ -187,6 +187,10 @@ class Pipeline:
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """Return the names and types of the columns; None if there are no rows to tell.
 
+        Where no file says them, the first 256 rows do, or the first ones that an operation leaves:
+        rows behind them may have further columns, and values of wider types. Those of all rows has
+        `materialize().schema()`.
+
         Args:
             fetch_if_missing: Whether rows are read if need be; else it is None then.
         """

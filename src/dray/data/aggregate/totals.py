@@ -49,7 +49,7 @@ class Totals(Parts):
         columns: str | Sequence[str] | None = None,
         override_dtype_agg_mapping: Mapping[DataType, summary.Choice] | None = None,
     ) -> summary.DatasetSummary:
-        """Return statistics of the columns; all rows are held in memory for it.
+        """Return statistics of the columns; all rows are kept for it, as by `materialize`.
 
         Of numbers their count, mean, least, greatest, standard deviation, median, and the
         percentages of missing values and zeros; of times the ends and the percentage; of all else
@@ -69,12 +69,13 @@ class Totals(Parts):
             >>> summary.statistics["mean"], summary.statistics["max"]
             ({'id': 1.0}, {'id': 2})
         """
-        schema = self.arrow_schema()
+        made = self.materialize()  # as the first rows do not tell the types of all
+        schema = made.arrow_schema()
         if schema is None:
             raise ConfigError("summary has nothing to tell of: there are no rows")
         names = None if columns is None else named_columns(columns, "summary")
         wanted = summary.chosen(schema, names, override_dtype_agg_mapping)
-        row = self.aggregate(*wanted)
+        row = made.aggregate(*wanted)
         if row is None:
             raise ConfigError("summary has nothing to tell of: there are no rows")
         return summary.summarized(schema, wanted, list(row.values()))
