@@ -365,7 +365,7 @@ class Actors(CallListener):
         if worker is None and actor.restarts and not no_restart:
             actor.restarts -= actor.restarts > 0  # of a process that there is not yet
             return
-        if no_restart or worker is None:
+        if no_restart or worker is None or not actor.restarts:
             actor.killed = True
             error = actor.died(None, f"actor {actor.title} {why}; make a new one")
             self._mark_dead(actor, failed(error))
@@ -460,10 +460,14 @@ class Actors(CallListener):
         if actor.exiting:
             why = f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)"
             return actor.died(0, why)
+        most = actor.creation.kind.options["max_restarts"]
+        again = "max_restarts lets it be made again"
+        if most > 0:
+            again = f"max_restarts={most} does not let it be made once more"
         return actor.died(
             error.exitcode,
             f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "
-            f"{error}; max_restarts lets it be made again",
+            f"{error}; {again}",
             out_of_memory=error.out_of_memory,
         )
 
