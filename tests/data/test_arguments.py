@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dray.data
@@ -101,8 +102,28 @@ def test_two_columns_of_one_name_are_refused() -> None:
             rows.rename_columns(names).take_all()
     assert rows.rename_columns({"a": "b", "b": "a"}).take_all() == [{"b": 1, "a": 2}]
     doubled = rows.map_batches(lambda batch: pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"]))
-    with pytest.raises(ConfigError, match=r"a DataFrame has several columns of the name a$"):
+    with pytest.raises(ConfigError, match=r"returns has several columns of the name a$"):
         doubled.take_all()
+    with pytest.raises(ConfigError, match="the table has several columns of the name a"):
+        data.from_arrow(pa.table([[1], [2]], names=["a", "a"]))
+    with pytest.raises(ConfigError, match="the DataFrame has several columns of the name 1"):
+        data.from_pandas(pd.DataFrame([[1, 2]], columns=[1, "1"]))
+
+
+def test_files_with_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b,a\n1,2,3\n")
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
+    for read in (data.read_csv, data.read_parquet):
+        with pytest.raises(ConfigError, match=r"/a\..* has several columns of the name a$"):
+            read(tmp_path / f"a.{read.__name__[5:]}").take(1)
+
+
+def test_datasets_of_nothing() -> None:
+    for nothing in (ROWS.limit(0), ROWS.filter(expr="id < 0"), data.from_items([])):
+        with pytest.raises(ConfigError, match="the dataset has no rows"):
+            nothing.take_batch()
+    with pytest.raises(ConfigError, match="from_items takes a list of values, not 5"):
+        data.from_items(5)
 
 
 @pytest.mark.parametrize("number", [0, 1.5, "2"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -91,6 +92,11 @@ def test_values_without_a_type_stay_as_they_are(
         made.write_parquet(tmp_path / "out")
     again = dray.data.read_parquet(tmp_path / "out", allow_pickle=True)
     assert [row["x"] for row in again.take_all()] == VALUES
+
+
+def test_complex_numbers_of_pandas() -> None:
+    rows = dray.data.from_pandas(pd.DataFrame({"x": [1 + 2j], "y": [1]}))
+    assert rows.take_all() == [{"x": 1 + 2j, "y": 1}]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.bool_, np.int64])

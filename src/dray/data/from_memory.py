@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +35,7 @@ from dray.data.sources.base import (
     is_indexed,
 )
 from dray.engines.object_ref import ObjectRef
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 if TYPE_CHECKING:
     import datasets
@@ -54,6 +54,8 @@ def from_items(
         parallelism: Nothing; Ray's.
         override_num_blocks: Nothing; Ray's.
     """
+    if not isinstance(items, Iterable):
+        raise ArgumentTypeError(f"from_items takes a list of values, not {items!r}")
     return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
 
 

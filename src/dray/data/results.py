@@ -78,7 +78,8 @@ class Results(Pipeline):
 
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Batch:
         """Return the first rows as a batch."""
-        tables = [block.table for block in first_rows(self.blocks(), batch_size)]
+        first = (block.table for block in first_rows(self.blocks(), batch_size))
+        tables = [table for table in first if table.num_rows]
         if not tables:
             raise ConfigError("the dataset has no rows")
         return to_batch(concat(tables), check_format(batch_format))

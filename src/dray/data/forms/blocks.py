@@ -109,9 +109,10 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
             Polars.
 
     Raises:
-        ConfigError: It is something else, or its columns are not of one length.
+        ConfigError: It is something else, or its columns have one name or not one length.
     """
     if isinstance(data, pa.Table):
+        refuse_doubled(data.column_names, whence)
         return data
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
@@ -125,6 +126,7 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
         return marked(pa.table(columns), arrays)
     kind = type(data).__module__.partition(".")[0]
     if kind == "pandas" and hasattr(data, "columns"):  # a Series has none
+        refuse_doubled(list(map(str, data.columns)), whence)
         return _from_pandas(data)
     if kind == "polars":  # those that are not calculated yet among them
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
@@ -135,17 +137,27 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
 
 
 def _from_pandas(frame: Frame) -> Table:
-    if not frame.columns.is_unique:
-        twice = ", ".join(map(str, frame.columns[frame.columns.duplicated()].unique()))
-        raise ConfigError(f"a DataFrame has several columns of the name {twice}")
-    if all(frame[name].dtype != object for name in frame.columns):
+    if not any(map(_holds_objects, frame.dtypes)):
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     return pa.table({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
 def _from_series(values: pd.Series) -> Column:
     """Return a column of pandas, to which NaN is no value."""
-    return to_column(values) if values.dtype == object else pa.array(values, from_pandas=True)
+    is_plain = not _holds_objects(values.dtype)
+    return pa.array(values, from_pandas=True) if is_plain else to_column(values)
+
+
+def _holds_objects(kind: object) -> bool:
+    """Return whether a type of pandas is that of any values, or one that Arrow does not have."""
+    return getattr(kind, "kind", "") in "Oc" and isinstance(kind, np.dtype)
+
+
+def refuse_doubled(names: Sequence[str], whence: str) -> None:
+    """Raise ConfigError if two columns have one name: rows are dicts."""
+    if len(set(names)) < len(names):
+        twice = ", ".join(dict.fromkeys(name for name in names if names.count(name) > 1))
+        raise ConfigError(f"{whence} has several columns of the name {twice}")
 
 
 def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:

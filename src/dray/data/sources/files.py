@@ -24,6 +24,7 @@ from dray.data.forms.blocks import (
     Block,
     Row,
     Table,
+    refuse_doubled,
     rows_to_table,
     to_column,
     to_row,
@@ -278,6 +279,7 @@ def by_file(
         for path in files:
             row, labels = 0, label(path)
             for table in parts(path):
+                refuse_doubled(table.column_names, shown_url(path))
                 table = labelled(table, labels)
                 origin = f"rows {row} to {row + table.num_rows - 1} of {shown_url(path)}"
                 yield Block(table, origin, first=row)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from dray.data.forms.blocks import refuse_doubled
 from dray.data.forms.ray_tensors import of_several_shapes, pickled_columns, with_tensors
 from dray.errors import ConfigError, StorageError, describe, shown_url
 
@@ -28,12 +29,13 @@ def unified(
 
     Raises:
         StorageError: There is no such type for a column.
-        ConfigError: A column is pickled.
+        ConfigError: A column is pickled, or two have one name.
     """
     whose: dict[pa.Schema, str] = {}
     for path, schema in _new_ones(files, ends):
         if not allow_pickle:
             _check_no_pickles(schema, columns, path)
+        refuse_doubled(schema.names, path)
         whose.setdefault(with_tensors(schema, pickles=allow_pickle), path)
     if len(whose) == 1:
         return next(iter(whose))
