@@ -112,8 +112,8 @@ class JaxConfig(BackendConfig):
     Args:
         use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
         use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
-        timeout_s: Seconds for workers to find one another, and on CPUs for a collective
-            may take, in seconds; default: as JAX itself, 300 for the one and 1800 for the other.
+        timeout_s: Seconds for workers to find one another, and on CPUs for a collective;
+            default: as JAX itself, 300 for the one and 1800 for the other.
         shutdown_timeout_s: Seconds for the workers to part.
 
     Raises:
