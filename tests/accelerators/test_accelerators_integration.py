@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,12 @@ import pytest
 
 import dray
 from dray.errors import ConfigError, InfeasibleError
-from dray.session import current_runtime
 from dray.testing import FakeHost
 from dray.util import placement_group
 from dray.util.accelerators import AMD_INSTINCT_MI300x
 from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from tests.support.accelerators import Looker, look
 from tests.support.gates import Gate
-
-
-@pytest.fixture
-def session() -> Iterator[Any]:
-    """Start sessions of the process engine, and end them."""
-    dray.shutdown()
-    yield lambda **options: dray.init(**{"engine": "process", "num_cpus": 8, **options})
-    dray.shutdown()
-
-
-@dray.remote(num_cpus=0)
-def look(*names: str) -> Any:
-    """Return what a task can know of its accelerators."""
-    return (
-        {k: v for k, v in dray.get_runtime_context().get_accelerator_ids().items() if v},
-        {name: os.environ.get(name) for name in names},
-        os.getpid(),
-    )
-
-
-@dray.remote(num_cpus=0)
-class Looker:
-    def look(self, *names: str) -> Any:
-        return look._function(*names)
-
 
 # The programs of the page: what to start with, what to ask for, and the variable.
 PAGE: list[Any] = [
@@ -140,7 +114,7 @@ def test_the_programs_of_the_page_on_hosts_with_gpus(
     session: Any, host: dict[str, Any], variable: str, shown: str
 ) -> None:
     with FakeHost(**host):
-        session()
+        session(num_cpus=8)
         assert dray.cluster_resources()["GPU"] == 2
         actor = Looker.options(num_gpus=1).remote()
         ids, variables, _ = dray.get(actor.look.remote(variable))
@@ -154,7 +128,7 @@ def test_the_newer_variables_work_where_the_node_uses_them(session: Any) -> None
     host: dict[str, Any] = {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}}
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     with FakeHost(**host, environment={"HIP_VISIBLE_DEVICES": "1"}):
-        session()
+        session(num_cpus=8)
         assert dray.get(look.options(num_gpus=1).remote(*names))[:2] == (
             {"GPU": ["1"]},
             {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": None},
@@ -162,13 +136,13 @@ def test_the_newer_variables_work_where_the_node_uses_them(session: Any) -> None
         dray.shutdown()
     at_odds = FakeHost(**host, environment={names[0]: "1", names[1]: "0"})
     with at_odds, pytest.raises(ConfigError, match="differ"):
-        session()
+        session(num_cpus=8)
 
 
 def test_every_family_of_a_host_is_offered(session: Any) -> None:
     files = {**NVIDIA, **{f"dev/davinci{i}": "" for i in range(3)}, "dev/tenstorrent/0": ""}
     with FakeHost(files=files, modules=WITHOUT_NVML):
-        session()
+        session(num_cpus=8)
         resources = dray.cluster_resources()
         assert (resources["GPU"], resources["NPU"], resources["TTNPU"]) == (2, 3, 1)
         ids, variables, _ = dray.get(
@@ -179,7 +153,7 @@ def test_every_family_of_a_host_is_offered(session: Any) -> None:
         assert ids == {"GPU": ["0"], "NPU": ["0", "1"]}
         assert variables == {"CUDA_VISIBLE_DEVICES": "0", "ASCEND_RT_VISIBLE_DEVICES": "0,1"}
         dray.shutdown()
-        session(num_gpus=0)
+        session(num_cpus=8, num_gpus=0)
         assert "GPU" not in dray.cluster_resources()
         dray.shutdown()
 
@@ -188,12 +162,12 @@ def test_a_variable_that_names_a_device_that_is_not_there(session: Any) -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "7"}
     host = FakeHost(files=NVIDIA, modules=WITHOUT_NVML, environment=environment)
     with host, pytest.raises(ConfigError, match="names device 7, but this machine has 0, 1"):
-        session()
+        session(num_cpus=8)
 
 
 def test_a_type_that_was_found_is_offered(session: Any) -> None:
     with FakeHost(files={"dev/kfd": ""}, modules={"amdsmi": AMD}):
-        session()
+        session(num_cpus=8)
         task = look.options(num_gpus=1, accelerator_type=AMD_INSTINCT_MI300x)
         assert dray.get(task.remote())[0] == {"GPU": ["0"]}
         assert dray.nodes()[0]["Labels"]["ray.io/accelerator-type"] == AMD_INSTINCT_MI300x
@@ -209,7 +183,7 @@ def test_a_training_worker_sees_its_own_devices(session: Any, storage: Any) -> N
         return os.environ["ASCEND_RT_VISIBLE_DEVICES"]  # type: ignore[return-value]
 
     with FakeHost(files={f"dev/davinci{i}": "" for i in range(4)}):
-        session()
+        session(num_cpus=8)
         result = DataParallelTrainer(
             train,
             scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"NPU": 2}),
@@ -264,7 +238,7 @@ def test_four_tasks_share_a_device(session: Any, gate: Gate) -> None:
 
 
 def test_actors_with_fractions_are_packed(session: Any) -> None:
-    session(num_gpus=3)
+    session(num_cpus=8, num_gpus=3)
     actors = [Looker.options(num_gpus=0.5).remote() for _ in range(3)]
     found = [dray.get(actor.look.remote())[0]["GPU"] for actor in actors]
     assert found == [["0"], ["0"], ["1"]]
@@ -274,12 +248,12 @@ def test_actors_with_fractions_are_packed(session: Any) -> None:
 
 def test_the_node_is_limited_by_its_variable(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-cccc,7,GPU-aaaa")
-    session(num_gpus=3)
+    session(num_cpus=8, num_gpus=3)
     ids, variables, _ = dray.get(look.options(num_gpus=3).remote("CUDA_VISIBLE_DEVICES"))
     assert ids["GPU"] == ["GPU-cccc", "7", "GPU-aaaa"]
     assert variables["CUDA_VISIBLE_DEVICES"] == "GPU-cccc,7,GPU-aaaa"
     dray.shutdown()
-    session(num_gpus=2)
+    session(num_cpus=8, num_gpus=2)
     ids, _, _ = dray.get(look.options(num_gpus=2).remote())
     assert ids["GPU"] == ["GPU-cccc", "7"]
 
@@ -289,7 +263,7 @@ def test_more_devices_than_the_variable_shows_are_refused(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
     with pytest.raises(ConfigError, match=r"4 GPU asked .* CUDA_VISIBLE_DEVICES='1,3' shows 2"):
-        session(num_gpus=4)
+        session(num_cpus=8, num_gpus=4)
 
 
 def test_a_variable_that_names_a_device_twice(
@@ -297,18 +271,18 @@ def test_a_variable_that_names_a_device_twice(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,1")
     with pytest.raises(ConfigError, match="twice"):
-        session(num_gpus=1)
+        session(num_cpus=8, num_gpus=1)
 
 
 def test_a_task_without_devices_keeps_the_nodes_variable(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session(num_gpus=1)
+    session(num_cpus=8, num_gpus=1)
     assert dray.get(look.remote("CUDA_VISIBLE_DEVICES"))[:2] == ({}, {"CUDA_VISIBLE_DEVICES": None})
 
 
 def test_a_runtime_environment_may_set_the_variable_itself(session: Any) -> None:
-    session(num_gpus=2)
+    session(num_cpus=8, num_gpus=2)
     task = look.options(num_gpus=1, runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": "5"}})
     ids, variables, _ = dray.get(task.remote("CUDA_VISIBLE_DEVICES"))
     assert ids == {"GPU": ["0"]}
@@ -316,19 +290,19 @@ def test_a_runtime_environment_may_set_the_variable_itself(session: Any) -> None
 
 
 def test_a_runtime_environment_of_the_session_may_set_it_too(session: Any) -> None:
-    session(num_gpus=2, runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": "3"}})
+    session(num_cpus=8, num_gpus=2, runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": "3"}})
     _, variables, _ = dray.get(look.options(num_gpus=1).remote("CUDA_VISIBLE_DEVICES"))
     assert variables == {"CUDA_VISIBLE_DEVICES": "3"}
     dray.shutdown()
     node = {"num_gpus": 2, "accelerator_type": "AMD-Instinct-MI300X-OAM"}
-    session(num_cpus=None, nodes=[node], runtime_env={"env_vars": {"HIP_VISIBLE_DEVICES": "1"}})
+    session(node, runtime_env={"env_vars": {"HIP_VISIBLE_DEVICES": "1"}})
     task = look.options(num_gpus=1)
     _, variables, _ = dray.get(task.remote("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
     assert variables == {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": None}
 
 
 def test_the_inline_engine_shows_devices_too(session: Any) -> None:
-    session(engine="inline", num_gpus=2)
+    session(num_cpus=8, engine="inline", num_gpus=2)
     shown = dray.get(look.options(num_gpus=2).remote("CUDA_VISIBLE_DEVICES"))
     assert shown[:2] == ({"GPU": ["0", "1"]}, {"CUDA_VISIBLE_DEVICES": "0,1"})
     actors = [Looker.options(num_gpus=1).remote() for _ in range(2)]
@@ -339,7 +313,7 @@ def test_the_inline_engine_shows_devices_too(session: Any) -> None:
 
 def test_the_opt_out_leaves_variables_alone(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES", "1")
-    session(num_gpus=2)
+    session(num_cpus=8, num_gpus=2)
     assert dray.get(look.options(num_gpus=1).remote("CUDA_VISIBLE_DEVICES"))[:2] == (
         {"GPU": ["0"]},
         {"CUDA_VISIBLE_DEVICES": None},
@@ -355,7 +329,7 @@ def test_the_opt_out_leaves_variables_alone(session: Any, monkeypatch: pytest.Mo
 def test_a_process_that_held_a_device_is_not_used_again(
     session: Any, asked: dict[str, Any], by: str
 ) -> None:
-    session(num_gpus=1, resources={"NPU": 1, "HPU": 1})
+    session(num_cpus=8, num_gpus=1, resources={"NPU": 1, "HPU": 1})
     task: Any = look.options(**asked)
     if by == "decorator":
         task = dray.remote(**asked)(look._function)
@@ -367,7 +341,7 @@ def test_a_process_that_held_a_device_is_not_used_again(
 
 
 def test_max_calls_0_lets_a_process_be_used_again_and_restores_its_variables(session: Any) -> None:
-    session(num_gpus=1, resources={"TPU": 4})
+    session(num_cpus=8, num_gpus=1, resources={"TPU": 4})
     chips = ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS")
     names = ("CUDA_VISIBLE_DEVICES", *chips)
     task = look.options(num_gpus=1, resources={"TPU": 2}, max_calls=0)
@@ -385,7 +359,7 @@ def test_max_calls_0_lets_a_process_be_used_again_and_restores_its_variables(ses
 
 
 def test_groups_reserve_devices(session: Any) -> None:
-    session(num_gpus=4)
+    session(num_cpus=8, num_gpus=4)
     blocker = Looker.options(num_gpus=1).remote()
     assert dray.get(blocker.look.remote())[0] == {"GPU": ["0"]}
     group = placement_group([{"GPU": 1}, {"GPU": 2}])
@@ -403,7 +377,7 @@ def test_groups_reserve_devices(session: Any) -> None:
 
 
 def test_a_bundle_with_a_part_of_a_device(session: Any) -> None:
-    session(num_gpus=1)
+    session(num_cpus=8, num_gpus=1)
     group = placement_group([{"GPU": 0.5}])
     dray.get(group.ready())
     place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
@@ -412,86 +386,3 @@ def test_a_bundle_with_a_part_of_a_device(session: Any) -> None:
     }
     with pytest.raises(InfeasibleError):
         look.options(num_gpus=0.6, scheduling_strategy=place).remote()
-
-
-BAD = [
-    ({"num_gpus": 1.5}, "1.5 GPU"),
-    ({"resources": {"NPU": 1.5}}, "1.5 NPU"),
-    ({"resources": {"TPU": 3}}, "1, 2, 4, 8"),
-    ({"resources": {"TPU": 0.5}}, "1, 2, 4, 8"),
-    ({"resources": {"HPU": 0.5}}, "cannot be shared"),
-    ({"resources": {"neuron_cores": 0.5}}, "cannot be shared"),
-    ({"num_gpus": -1}, "0 or more"),
-    ({"num_gpus": 0.00001}, "at least 1/10000"),
-]
-
-
-@pytest.mark.parametrize(("asked", "message"), BAD, ids=lambda v: str(v))
-def test_quantities_that_cannot_be_are_refused_at_the_call(
-    asked: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        dray.remote(**asked)(lambda: None)
-    with pytest.raises(ConfigError, match=message):
-        look.options(**asked)
-    with pytest.raises(ConfigError, match=message):
-        Looker.options(**asked)
-    gpus = {"GPU": asked["num_gpus"]} if "num_gpus" in asked else {}
-    with pytest.raises(ConfigError, match=message):
-        placement_group([{**asked.get("resources", {}), **gpus}])
-
-
-@pytest.mark.parametrize(("asked", "message"), BAD, ids=lambda v: str(v))
-def test_they_are_refused_in_a_scaling_config(asked: dict[str, Any], message: str) -> None:
-    from dray.train import ScalingConfig
-
-    gpus = {"GPU": asked["num_gpus"]} if "num_gpus" in asked else {}
-    each = {**asked.get("resources", {}), **gpus}
-    with pytest.raises(ConfigError, match=message):
-        ScalingConfig(num_workers=1, use_gpu=bool(gpus), resources_per_worker=each)
-
-
-def test_plain_custom_resources_take_any_quantity(session: Any) -> None:
-    session(resources={"special": 2})
-    assert dray.get(look.options(resources={"special": 1.5}).remote())[0] == {}
-
-
-def test_status_says_that_no_single_device_has_enough(session: Any) -> None:
-    session(num_gpus=2)
-    held = [Looker.options(num_gpus=0.6).remote() for _ in range(2)]
-    dray.get([actor.look.remote() for actor in held])
-    waiting = look.options(num_gpus=0.5).remote()
-    status: Any = current_runtime().status()
-    (entry,) = status.waiting
-    assert entry.why["GPU"] == "0.5 asked, 0.8 free in all, at most 0.4 on one device"
-    dray.kill(held.pop())
-    assert dray.get(waiting, timeout=20)[0]["GPU"]
-
-
-def test_a_type_chooses_the_node(session: Any) -> None:
-    session(
-        num_cpus=None,
-        nodes=[
-            {"node_id": "a", "num_gpus": 1, "accelerator_type": "V100"},
-            {"node_id": "b", "num_gpus": 1, "accelerator_type": "A100"},
-        ],
-    )
-
-    @dray.remote(num_gpus=1, accelerator_type="A100")
-    def where() -> str:
-        return dray.get_runtime_context().get_node_id()
-
-    assert dray.get(where.remote()) == "b"
-
-
-def test_an_unknown_type_names_the_near_ones(session: Any) -> None:
-    session(num_cpus=None, nodes=[{"num_gpus": 1, "accelerator_type": "A100"}])
-    with pytest.raises(InfeasibleError, match=r"did you mean .*A100"):
-        look.options(num_gpus=1, accelerator_type="A10O").remote()
-    with pytest.raises(InfeasibleError, match=r"did you mean Ascend910B"):
-        look.options(accelerator_type="Ascend910").remote()
-
-
-def test_a_node_has_a_whole_number_of_devices(session: Any) -> None:
-    with pytest.raises(ConfigError, match="whole number"):
-        session(num_gpus=0.5)

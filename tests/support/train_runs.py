@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,22 @@ def save(directory: str, **files: str) -> Checkpoint:
     for name, text in files.items():
         Path(directory, name).write_text(text)
     return Checkpoint.from_directory(directory)
+
+
+def report_step(step: int, *, metadata: bool = False) -> None:
+    """Report a step, with a checkpoint that says which."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "weights").write_text(f"weights of step {step}")
+        checkpoint = Checkpoint(directory)
+        if metadata:
+            checkpoint.set_metadata({"step": step})
+        dray.train.report({"step": step}, checkpoint=checkpoint)
+
+
+def three_steps() -> None:
+    """Report three."""
+    for step in range(3):
+        report_step(step)
 
 
 def rank() -> int:
