@@ -19,7 +19,6 @@ import dray.data
 from dray.data.aggregate import (
     AbsMax,
     AggregateFn,
-    AggregateFnV2,
     ApproximateQuantile,
     ApproximateTopK,
     AsList,
@@ -42,16 +41,6 @@ from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
 
 FRAME = pd.DataFrame({"kind": ["b", "a", "b", "b"], "x": [1.0, -5.0, 2.0, None]})
 ROWS = dray.data.from_pandas(FRAME)
-
-
-def test_categories_are_keys_as_their_values_are() -> None:
-    frame = pd.DataFrame({"kind": pd.Categorical(["v", "u", "v"]), "x": [1, 2, 3]})
-    groups = dray.data.from_pandas(frame).groupby("kind")
-    assert groups.sum("x").take_all() == [{"kind": "u", "sum(x)": 2}, {"kind": "v", "sum(x)": 4}]
-    assert [row["count()"] for row in groups.count().take_all()] == [1, 2]
-    assert [row["x"] for row in groups.aggregate(Max("x", alias_name="x")).take_all()] == [2, 3]
-    first = groups.map_groups(lambda group: group.head(1))
-    assert [(row["kind"], row["x"]) for row in first.take_all()] == [("u", 2), ("v", 1)]
 
 
 def test_aggregates_of_groups_and_of_all_rows() -> None:
@@ -126,72 +115,6 @@ def test_sums_of_large_numbers() -> None:
             ConfigError, match=r"sum\(n\) is more than u?int64 can hold: make floats"
         ):
             fails()
-
-
-def test_aggregates_of_ones_own() -> None:
-    def fails(total: float, row: dict[str, Any]) -> float:
-        return total / 0
-
-    total = AggregateFn(
-        init=lambda key: f"{key}:",
-        merge=lambda one, other: one + other,
-        name="joined",
-        accumulate_row=lambda so_far, row: f"{so_far}{row['x']}",
-        finalize=lambda so_far: so_far + ";",
-    )
-    rows = AggregateFn(lambda key: 0, max, "rows", accumulate_block=lambda n, table: n + len(table))
-    made = ROWS.groupby("kind").aggregate(total, Max("x"), rows).take_all()
-    assert made == [
-        {"kind": "a", "joined": "a:-5.0;", "max(x)": -5.0, "rows": 1},
-        {"kind": "b", "joined": "b:1.02.0None;", "max(x)": 2.0, "rows": 3},
-    ]
-    assert ROWS.aggregate(rows) == {"rows": 4}
-    by_two = ROWS.groupby(["kind", "x"]).aggregate(total).take(1)
-    assert by_two == [{"kind": "a", "x": -5.0, "joined": "('a', -5.0):-5.0;"}]
-    with pytest.raises(ConfigError, match="either accumulate_row or accumulate_block"):
-        AggregateFn(lambda key: 0, max, "most")
-    with pytest.raises(ZeroDivisionError, match="AggregateFn 'bad' failed on the group 'b'"):
-        ROWS.groupby("kind").aggregate(AggregateFn(lambda key: 0, max, "bad", fails)).take()
-
-
-class Distance(AggregateFnV2[list[float], float]):
-    """Between the ends of a column."""
-
-    def __init__(
-        self, on: str | None, name: str = "distance", *, ignore_nulls: bool = True
-    ) -> None:
-        super().__init__(name, list, on=on, ignore_nulls=ignore_nulls)
-
-    def aggregate_block(self, block: pa.Table) -> list[float] | None:
-        values = block[self.get_target_column() or "x"].drop_null().to_pylist()
-        return [min(values), max(values)] if values else None
-
-    def combine(self, current_accumulator: list[float], new: list[float]) -> list[float]:
-        return [*current_accumulator, *new]
-
-    def finalize(self, accumulator: list[float]) -> float:
-        return accumulator[1] - accumulator[0]
-
-
-def test_aggregates_of_a_class_of_ones_own() -> None:
-    rows = dray.data.from_items([{"k": k, "x": x} for k, x in ((1, 1.0), (1, 4.0), (2, None))])
-    assert rows.groupby("k").aggregate(Distance("x"), Max("x"), Distance(None, "all")).take() == [
-        {"k": 1, "distance": 3.0, "max(x)": 4.0, "all": 3.0},
-        {"k": 2, "distance": None, "max(x)": None, "all": None},
-    ]
-    assert rows.aggregate(Distance("x")) == {"distance": 3.0}
-    named = Distance("x", "span(x)")
-    assert (named.get_agg_name(), named.get_target_column()) == ("span", "x")
-    assert (Mean("x").get_agg_name(), Count().get_target_column()) == ("mean", None)
-    with pytest.raises(ConfigError, match="there is no column 'z'"):
-        rows.aggregate(Distance("z"))
-    with pytest.raises(ConfigError, match="needs a name"):
-        Distance("x", "")
-    with pytest.raises(TypeError, match="abstract"):
-        AggregateFnV2("x", list, on="x", ignore_nulls=True)  # type: ignore[abstract]
-    words = dray.data.from_items(["a", "b"])
-    with pytest.raises(TypeError, match="AggregateFn 'distance' failed on the group None"):
-        words.aggregate(Distance("item"))
 
 
 def test_counts_of_values() -> None:
@@ -452,48 +375,3 @@ def test_nan_is_a_number_and_null_in_frames_of_pandas() -> None:
     *rows, last = made.take_all()
     assert rows == [{"a": 1.0, "rows": 1}, {"a": 2.0, "rows": 1}]
     assert (bool(np.isnan(last["a"])), last["rows"]) == (True, 2)
-
-
-def test_aggregates_of_one_name_get_numbers() -> None:
-    rows = dray.data.from_items([{"k": 0, "x": float(n)} for n in range(5)] + [{"k": 0, "x": None}])
-    quarters = (Quantile("x", part) for part in (0.25, 0.5, 0.75))
-    assert rows.aggregate(*quarters) == {
-        "quantile(x)": 1.0,
-        "quantile(x)_2": 2.0,
-        "quantile(x)_3": 3.0,
-    }
-    counts = Count("x"), Count("x", ignore_nulls=True), Sum("x", alias_name="count(x)_2")
-    assert rows.groupby("k").aggregate(*counts).take_all() == [
-        {"k": 0, "count(x)": 6, "count(x)_2": 5, "count(x)_2_2": 10.0}
-    ]
-
-
-@pytest.mark.parametrize("how", ["sum", "min", "max", "mean", "std"])
-def test_a_column_may_be_aggregated_twice_and_beside_a_key_of_that_name(how: str) -> None:
-    first, second, third = f"{how}(x)", f"{how}(x)_2", f"{how}(x)_3"
-    rows = dray.data.from_items([{first: "a", "x": 1}, {first: "a", "x": 1}])
-    expected = 0.0 if how == "std" else 2 if how == "sum" else 1
-    [row] = getattr(rows.groupby(first), how)(["x", "x"]).take_all()
-    assert row == {first: "a", second: expected, third: expected}
-    assert getattr(rows, how)(["x", "x"]) == {first: expected, second: expected}
-
-
-def test_a_key_may_have_the_name_of_a_result() -> None:
-    rows = dray.data.from_items([{"count()": "a", "x": 1}, {"count()": "a", "x": 3}])
-    assert rows.groupby("count()").count().take_all() == [{"count()": "a", "count()_2": 2}]
-    summed = rows.groupby("count()").aggregate(Sum("x", alias_name="count()"))
-    assert summed.take_all() == [{"count()": "a", "count()_2": 4}]
-
-
-@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
-def test_zero_is_one_key_whatever_its_sign(kind: pa.DataType) -> None:
-    signs = dray.data.from_arrow(pa.table({"k": pa.array([0.0, -0.0, 0.0], kind), "v": [1, 2, 3]}))
-    made = signs.groupby("k").map_groups(lambda group: {"n": [len(group)]})
-    assert made.take_all() == [{"n": 3}]
-    summed = signs.groupby("k").sum("v")
-    assert summed.take_all() == [{"k": 0.0, "sum(v)": 6}]
-    schema = summed.schema()
-    assert schema is not None
-    assert schema.base_schema.field("k").type == kind
-    others = dray.data.from_arrow(pa.table({"k": pa.array([-0.0], kind), "w": [1]}))
-    assert signs.join(others, "inner", on="k").count() == 3

@@ -1,8 +1,7 @@
-"""What only a cluster has: nodes and labels, connecting to it, Ray's errors, its runtime envs."""
+"""What only a cluster has: nodes and labels, connecting to it, its runtime environments."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
@@ -22,17 +21,12 @@ import ray.exceptions
 import dray.session
 import dray.train
 import dray.train.torch
-from dray.engines.ray import errors
 from dray.errors import (
     ClusterUnreachableError,
     ConfigError,
-    DrayError,
     EngineError,
     InfeasibleError,
-    NodeDiedError,
-    ObjectLostError,
     RuntimeEnvSetupError,
-    WorkerDiedError,
 )
 from dray.train import DataParallelTrainer, Result, RunConfig, ScalingConfig
 from dray.util.placement_group import get_current_placement_group
@@ -439,47 +433,6 @@ def test_variables_of_the_driver_that_mean_something_elsewhere(
     ).return_value
     assert seen[:2] == ("red", "square")
     assert seen[2] != "the driver's"
-
-
-# Errors.
-
-
-def rays_exceptions() -> list[type[BaseException]]:
-    return [
-        kind
-        for _, kind in inspect.getmembers(ray.exceptions, inspect.isclass)
-        if issubclass(kind, BaseException) and kind.__module__ == "ray.exceptions"
-    ]
-
-
-def test_every_exception_of_rays_has_an_entry() -> None:
-    missing = {kind.__name__ for kind in rays_exceptions()} - set(errors.TABLE)
-    assert not missing, "say in errors.TABLE what these are for users"
-    for kind in rays_exceptions():
-        raised = kind.__new__(kind)
-        raised.args = ("what happened",)
-        translated = errors.TABLE[kind.__name__](raised, "what happened")
-        assert isinstance(translated, DrayError)
-        assert "what happened" in str(translated)
-
-
-@pytest.mark.parametrize(
-    ("raised", "kind"),
-    [
-        (ray.exceptions.NodeDiedError("gone"), NodeDiedError),
-        (ray.exceptions.ActorUnavailableError("no answer", None), NodeDiedError),
-        (ray.exceptions.OutOfMemoryError("killed for memory"), WorkerDiedError),
-        (ray.exceptions.ObjectLostError("ab" * 28, "owner", "site"), ObjectLostError),
-        (ray.exceptions.RuntimeEnvSetupError("no pip"), RuntimeEnvSetupError),
-        (ray.exceptions.GetTimeoutError("late"), TimeoutError),
-        (ray.exceptions.WorkerCrashedError(), WorkerDiedError),
-        (ValueError("not Ray's"), DrayError),
-    ],
-)
-def test_rays_errors_in_drays_tree(raised: Exception, kind: type[Exception]) -> None:
-    translated = errors.translate(raised)
-    assert isinstance(translated, kind)
-    assert isinstance(translated, DrayError)
 
 
 def test_a_lost_object_is_an_error_of_the_train_function(storage: Path) -> None:
