@@ -124,13 +124,7 @@ def init(
         if memory is not None:
             resources = {"memory": memory, **(resources or {})}
         check_machine(
-            {
-                "num_cpus": num_cpus,
-                "num_gpus": num_gpus,
-                "resources": resources,
-                "labels": labels,
-            },
-            nodes,
+            nodes, num_cpus=num_cpus, num_gpus=num_gpus, resources=resources, labels=labels
         )
         options = Options(
             num_cpus=num_cpus,

@@ -163,7 +163,7 @@ _MOST_BYTES = 1 << 46
 _OF_A_MACHINE = ("num_cpus", "num_gpus", "resources", "labels")
 
 
-def check_machine(said: Mapping[str, Any], nodes: object) -> None:
+def check_machine(nodes: object, **said: Any) -> None:
     """Check what `dray.init` is told of this machine, or of nodes in its place.
 
     Args:

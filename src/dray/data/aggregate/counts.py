@@ -13,6 +13,7 @@ from dray.checks import is_whole, plain
 from dray.data.aggregate.base import AggregateFn, Rows
 from dray.data.aggregate.of_columns import OfColumn, Quantile, is_part
 from dray.data.forms.blocks import Column, Row, Value, row_values
+from dray.data.forms.lists import values_in
 from dray.data.relational import hashable
 from dray.errors import ConfigError
 
@@ -202,11 +203,7 @@ class ApproximateTopK(_OfValues):
 
     def _of_values(self, values: list[Value]) -> list[Row]:
         if self._in_lists:
-            values = [each for value in values for each in _inside(value)]
+            values = [each for value in values for each in values_in(value)]
         counted = _counted([value for value in values if value is not None])
         counted.sort(key=lambda each: -each[1])
         return [{self.on: value, "count": times} for value, times in counted[: self._most]]
-
-
-def _inside(value: Value) -> Iterable[Value]:
-    return value if isinstance(value, list | np.ndarray) else [value]

@@ -56,6 +56,13 @@ def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.stack([_stacked(each) for each in row])
 
 
+def values_in(value: object) -> Iterable[object]:
+    """Return the values of a list; what is none is the only one, and None has none."""
+    if value is None:
+        return ()
+    return value if isinstance(value, list | np.ndarray) else [value]
+
+
 def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
     """Return whether values are arrays that have become lists, as the first one tells.
 

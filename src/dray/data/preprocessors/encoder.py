@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, put_column, to_column
+from dray.data.forms.lists import values_in
 from dray.data.forms.names import column_named
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
 from dray.data.relational import hashable
@@ -207,7 +208,7 @@ class MultiHotEncoder(_HotEncoder):
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
-            counts.update(filter(_is_category, _in_list(row[name])))
+            counts.update(filter(_is_category, values_in(row[name])))
         frequent = counts.most_common(self.max_categories.get(name))
         return _order(_ordered(value for value, _ in frequent))
 
@@ -215,16 +216,9 @@ class MultiHotEncoder(_HotEncoder):
         places = self.stats_[f"unique_values({name})"]
         vectors: Value = np.zeros((len(column), len(places)), np.uint8)
         for row, values in enumerate(column.to_pylist()):
-            for place in (places[value] for value in _in_list(values) if value in places):
+            for place in (places[value] for value in values_in(values) if value in places):
                 vectors[row, place] += 1
         return to_column(vectors)
-
-
-def _in_list(values: Value) -> Iterable[Value]:
-    """Return the values of a row; one that is no list is the only one."""
-    if values is None:
-        return ()
-    return values if isinstance(values, list | np.ndarray) else [values]
 
 
 class Categorizer(ColumnPreprocessor):

@@ -118,8 +118,6 @@ class ReferenceCounter:
 
 
 _runtime: ReferenceRuntime | None = None
-
-
 _join: Callable[[], object] | None = None
 
 
