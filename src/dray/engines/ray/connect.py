@@ -181,20 +181,21 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
             "dray.init(engine='ray', address='local') starts one that ends with this process, and "
             "dray.init() without an address needs none"
         ) from error
-    except RuntimeError as error:
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"Ray refuses this: {error}") from error
+    except ray.exceptions.RayError as error:
+        raise translate(error) from error
+    except Exception as error:  # such as the bare one of a node that does not start in time
         text = str(error)
         if "ersion mismatch" in text:
             raise ClusterUnreachableError(
                 f"the cluster at {address} runs other versions than this program: {text} Use the "
                 "same Python and the same Ray on every node and here."
             ) from error
-        raise ClusterUnreachableError(
-            f"the cluster at {address} cannot be joined from here: {text}"
-        ) from error
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"Ray refuses this: {error}") from error
-    except ray.exceptions.RayError as error:
-        raise translate(error) from error
+        failed = f"the cluster at {address} cannot be joined from here"
+        if address == "local":
+            failed = "no Ray cluster can be started here"
+        raise ClusterUnreachableError(f"{failed}: {text}") from error
 
 
 def _probe(address: str) -> None:
