@@ -358,9 +358,12 @@ def test_kill_may_leave_an_actor_its_restarts() -> None:
     assert survivors([pid], within_s=PATIENCE_S) == []
     second = again(mortal.pid.remote)
     assert second != pid
-    dray.kill(mortal)
+    dray.kill(mortal, no_restart=False)
     assert survivors([second], within_s=PATIENCE_S) == []
     until(lambda: gone(mortal.call))
+    with pytest.raises(ActorDiedError, match=r"ray\.kill") as caught:
+        dray.get(mortal.call.remote())
+    assert "on its own" not in str(caught.value)
 
 
 def test_so_may_kill_one_that_has_not_started(core_engine: str) -> None:

@@ -84,7 +84,7 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
     of_group = getattr(error, "actor_id", None) in ended_with_group
     if of_group or "its placement group was removed" in text:
         return _ended_with_group()
-    if _CRASH in text:
+    if _CRASH in text and "killed by `ray.kill`" not in text:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
         return ActorDiedError(
             None,
