@@ -22,6 +22,7 @@ from dray.data.expressions import monotonically_increasing_id, random
 from dray.data.pools import advice
 from dray.errors import ActorDiedError, DataFunctionError, InfeasibleError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, collective
+from dray.util.state import list_actors
 
 Batch = dict[str, Any]
 
@@ -356,12 +357,14 @@ def test_a_slow_function_beside_idle_cores_is_advised_to_have_workers(
 
 
 def test_a_column_may_be_added_in_workers(core_engine: str) -> None:
-    def pid(batch: Any) -> Any:
-        return [os.getpid()] * len(batch)
+    def where(batch: Any) -> Any:
+        (kind,) = [actor.class_name for actor in list_actors() if actor.state == "ALIVE"]
+        return [[os.getpid(), kind]] * len(batch)  # lists that Arrow has no type for
 
-    pids = {row["pid"] for row in ROWS.add_column("pid", pid, concurrency=1).take_all()}
-    assert len(pids) == 1
-    assert (pids == {os.getpid()}) == (core_engine == "inline")
+    rows = ROWS.add_column("where", where, concurrency=1).take_all()
+    ((pid, kind),) = {tuple(row["where"]) for row in rows}
+    assert (pid == os.getpid()) == (core_engine == "inline")
+    assert kind == "add_column(where)"  # so what it prints has this before it, too
 
 
 def test_workers_number_rows_and_draw_numbers(core_engine: str) -> None:

@@ -30,7 +30,7 @@ from dray.data.forms.lists import (  # noqa: E402
     marked_names,
     were_arrays,
 )
-from dray.data.forms.pickles import PickledType, pickled, unpickled  # noqa: E402
+from dray.data.forms.pickles import PickledType, pickled, unpickled, with_pickles  # noqa: E402
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,12 +72,22 @@ class Block(NamedTuple):
     own: bool = False
     first: int | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Name the columns of pickles: Ray sends tables without types that Arrow does not know."""
+        schema = self.table.schema
+        return _sent, ([each.name for each in schema if isinstance(each.type, PickledType)], *self)
+
     def row(self, nth: int) -> str:
         """Return the words for one of the rows in messages; the first is the one at index 0."""
         origin = self.origin or "a block"
         if self.first is None:
             return f"a row made from {origin}"
         return f"row {self.first + nth}, of {origin}"
+
+
+def _sent(pickles: list[str], table: Table, *others: Any) -> Block:
+    kinds = pa.schema([(name, PickledType()) for name in pickles])
+    return Block(with_pickles(table, kinds), *others)
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:

@@ -96,7 +96,8 @@ class Pool:
         self, operation: FunctionOperation, options: Mapping[str, object], least: int, most: int
     ) -> None:
         self._operation = operation
-        self._kind = remote(**options)(_Worker)
+        # What the actor prints, and a message of its death, say whose function it applies.
+        self._kind = remote(**options)(type(operation.function.name, (_Worker,), {}))
         self._made_again = "max_restarts" in options
         asked = actor_options(_Worker, options)
         here = get_runtime_context()
