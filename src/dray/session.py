@@ -58,7 +58,8 @@ def init(
         address: The cluster: "auto" (the one that `RAY_ADDRESS` names or that runs on this
             machine) or "host:port", which mean the Ray engine; "local" is this machine, with the
             Ray engine a cluster of its own that ends with this process. The Ray engine without an
-            address uses the cluster that runs, or starts one of its own.
+            address uses the cluster that runs, or starts one of its own. Where `engine` or
+            `DRAY_ENGINE` says another engine, "auto" is this machine.
         engine: "process" (workers are processes of this machine, the default), "ray" (workers are
             actors of a Ray cluster, the default within a Ray job and with an address), or "inline"
             (the function runs in this process, for debugging). `DRAY_ENGINE` sets the default.
@@ -180,11 +181,12 @@ def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tup
     if local_mode:
         if engine not in (None, "inline"):
             raise ConfigError(f"local_mode=True is the inline engine; engine={engine!r} is another")
-        return "inline", None if address in ("local", "auto") else address
+        engine = "inline"
     if engine is None:
         of_cluster = address not in (None, "local") and "DRAY_ENGINE" not in os.environ
         engine = "ray" if of_cluster else Settings().engine
-    return engine, None if address == "local" and engine != "ray" else address
+    # What there is of a cluster for an engine of this machine is this machine.
+    return engine, None if address in ("local", "auto") and engine != "ray" else address
 
 
 def _start(name: str | None, options: Options) -> Engine:

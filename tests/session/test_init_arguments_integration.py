@@ -114,9 +114,9 @@ def test_an_address_means_the_ray_engine(init: Any, monkeypatch: pytest.MonkeyPa
     assert session._engine_at("local", None, False) == ("process", None)
     assert session._engine_at("local", "ray", False) == ("ray", "local")
     monkeypatch.setenv("DRAY_ENGINE", "process")
-    assert session._engine_at("auto", None, False) == ("process", "auto")  # which it refuses
     with pytest.raises(ConfigError, match="the process engine runs on this machine alone"):
-        init("auto")
+        init("10.0.0.1:6379")
+    assert init("auto", num_cpus=2)["node_id"] == dray.nodes()[0]["NodeID"]
 
 
 SCRIPT = """

@@ -108,8 +108,8 @@ def test_what_has_used_a_session_has_begun_it(session: Any, storage: Path, use: 
 
 
 def test_the_address_comes_first(session: Any) -> None:
-    with pytest.raises(ConfigError, match="address='auto': the process engine runs on this"):
-        session("auto", engine="process")
+    with pytest.raises(ConfigError, match="address='head:6379': the process engine runs on this"):
+        session("head:6379", engine="process")
 
 
 def test_a_simulated_node_has_the_label_of_its_accelerators(session: Any) -> None:

@@ -178,8 +178,9 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
         raise ClusterUnreachableError(
             "there is no Ray cluster here: neither RAY_ADDRESS nor a cluster on this machine was "
             "found. Start one with `ray start --head`, or give dray.init(address='host:port'); "
-            "dray.init(engine='ray', address='local') starts one that ends with this process, and "
-            "dray.init() without an address needs none"
+            "dray.init(engine='ray', address='local') starts one that ends with this process. "
+            "dray.init() without an address needs none, nor does a program as it is with "
+            "DRAY_ENGINE=process"
         ) from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray refuses this: {error}") from error
