@@ -169,13 +169,15 @@ fit(train, workers=4)
     code = code.replace(
         "workers=4", "4, logging_config=dray.train.LoggingConfig(fold_repeated=False)"
     )
-    script = write(tmp_path / "unfolded.py", code)
+    script = write(tmp_path / "unfolded.py", re.sub(r"report\(.*\)", "report({})", code))
     again = run(script, tmp_path / "again", GATE=str(tmp_path / "gate"))
     assert again.returncode == 0, again.stderr
     unfolded = again.stdout.splitlines()
     assert sorted(line for line in unfolded if "hello" in line) == [
         f"(rank {rank}) hello" for rank in range(4)
     ]
+    (status,) = [line for line in unfolded if "RUNNING" in line]
+    assert re.search(r" s, report \d$", status), status
 
 
 def test_a_notebook_shows_one_status_for_each_fit_and_redraws_it(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ _BESIDE_MODEL = "write its serialize() into a file beside the model"
 
 _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
+    "ray": "write `import dray as ray`",
     "state": _OBSERVED,
     "logger": "use a logger of the program's own: logging.getLogger(__name__)",
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",

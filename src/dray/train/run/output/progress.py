@@ -205,7 +205,9 @@ class Progress:
             shown.append(f"(and {describe_ranks(ranks[_MOST_SHOWN:])})")
         seconds = time.monotonic() - self._start
         report, metrics, _ = self._report or (None, {}, 0.0)
-        latest = "" if report is None else f"report {report}: {format_metrics(metrics)}"
+        latest = "" if report is None else f"report {report}"
+        if metrics:
+            latest += f": {format_metrics(metrics)}"
         parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", latest, self._reading]
         if self.checkpoint is not None:
             parts.append(self.checkpoint.name)
