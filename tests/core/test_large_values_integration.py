@@ -20,12 +20,6 @@ def echo(value: Any = None) -> Any:
     return value
 
 
-@dray.remote
-def held(gate: Gate, value: Any = None) -> Any:
-    gate.wait()
-    return value
-
-
 def test_arrays_are_read_in_place_and_cannot_be_written() -> None:
     array = np.arange(1_000_000)
     ref = dray.put(array)
