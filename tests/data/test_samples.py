@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import sqlite3
 import struct
@@ -306,6 +307,42 @@ def test_files_of_avro(tmp_path: Path) -> None:
         (tmp_path / "a.avro").write_bytes(damaged)
         with pytest.raises(StorageError, match=r"a\.avro cannot be read"):
             dray.data.read_avro(str(tmp_path / "a.avro")).take_all()
+
+
+@pytest.fixture
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return pyiceberg's module of catalogs; its threads end with the test."""
+    pytest.importorskip("sqlalchemy")
+    imported = pytest.importorskip("pyiceberg.catalog")
+    threads = importlib.import_module("pyiceberg.utils.concurrent").ExecutorFactory
+    monkeypatch.setattr(threads, "_instance", None)
+    yield imported
+    threads.get_or_create().shutdown()
+
+
+def test_tables_of_iceberg(tmp_path: Path, catalogs: Any) -> None:
+    where = {
+        "name": "local",
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}",
+    }
+    catalog = catalogs.load_catalog(**where)
+    catalog.create_namespace("shop")
+    rows = pa.table({"x": [1, 2, 3], "text": ["a", None, "é"]})
+    table = catalog.create_table("shop.kept", schema=rows.schema)
+    named: Any = {"table_identifier": "shop.kept", "catalog_kwargs": where}
+    assert dray.data.read_iceberg(**named).columns() == ["x", "text"]
+    table.append(rows)
+    read = dray.data.read_iceberg(**named)
+    table.append(rows)
+    for _ in range(2):
+        assert read.sort("x").take_all() == rows.to_pylist()
+    assert read.random_shuffle(seed=0).count() == 3
+    few = dray.data.read_iceberg(**named, row_filter="x > 2", selected_fields=("text",))
+    assert few.take_all() == [{"text": "é"}] * 2
+    first = table.history()[0].snapshot_id
+    assert dray.data.read_iceberg(**named, snapshot_id=first).count() == 3
 
 
 def test_files_of_orc(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ _FROM_VALUES = "types follow from the values; cast columns with map_batches() if
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_bigquery read_clickhouse read_databricks_tables "
-        "read_delta read_iceberg read_hudi read_delta_sharing_tables read_kafka "
+        "read_delta read_hudi read_delta_sharing_tables read_kafka "
         "read_lance read_lerobot read_mcap read_mongo read_snowflake read_unity_catalog "
         "read_videos read_zarr from_blocks from_daft from_dask from_mars from_modin from_spark "
         "from_tf",

@@ -41,6 +41,7 @@ __all__ = [
     "read_binary_files",
     "read_csv",
     "read_datasource",
+    "read_iceberg",
     "read_images",
     "read_json",
     "read_numpy",
@@ -74,7 +75,7 @@ _HOMES = {
         *("from_polars", "from_torch", "range", "range_tensor"),
     ),
     "dray.data.relational": ("MixStoppingCondition",),
-    "dray.data.readers.elsewhere": ("read_datasource", "read_sql"),
+    "dray.data.readers.elsewhere": ("read_datasource", "read_iceberg", "read_sql"),
     "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
     "dray.data.readers.records": ("read_avro", "read_tfrecords", "read_webdataset"),
     "dray.data.readers.tables": ("read_csv", "read_json", "read_orc", "read_parquet"),
@@ -115,7 +116,7 @@ if TYPE_CHECKING:
     from dray.data.pipeline import Schema
     from dray.data.pools.options import ActorPoolStrategy, TaskPoolStrategy
     from dray.data.preprocessors import Preprocessor
-    from dray.data.readers.elsewhere import read_datasource, read_sql
+    from dray.data.readers.elsewhere import read_datasource, read_iceberg, read_sql
     from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
     from dray.data.readers.records import read_avro, read_tfrecords, read_webdataset
     from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
