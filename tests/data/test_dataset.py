@@ -67,6 +67,8 @@ def test_a_dataset_shows_what_is_known_of_it() -> None:
     assert repr(numbers) == "Dataset(num_rows=10, schema={id: int64})"
     changed = numbers.map(lambda row: row)
     assert repr(changed) == "Dataset(num_rows=10, operations=1)"
+    assert repr(changed.iterator()) == f"DataIterator({changed!r})"
+    assert repr(changed.streaming_split(2)[1]).endswith(", rank=1, ranks=2)")
     assert repr(changed.filter(bool)) == "Dataset(num_rows=?, operations=2)"
     assert numbers.name is None
     numbers.set_name("numbers")

@@ -95,6 +95,11 @@ class DataIterator:
         self._waited_s = self._used_s = 0.0
         self._batches = 0
 
+    def __repr__(self) -> str:
+        share = self._sharing
+        of = f", rank={share.rank}, ranks={share.ranks}" if share.ranks > 1 else ""
+        return f"DataIterator({self._dataset!r}{of})"
+
     @property
     def position(self) -> Position:
         """The epoch, and how much of it the program has been given."""
