@@ -143,8 +143,10 @@ def test_a_remote_function_may_be_an_argument_and_in_a_closure() -> None:
 
 def test_a_function_that_calls_itself() -> None:
     @dray.remote
-    def fib(n: int) -> int:
-        return n if n < 2 else sum(dray.get([fib.remote(n - 1), fib.remote(n - 2)]))
+    def fib(n: int, first: int = 0, *, second: int = 1) -> int:
+        if n < 2:
+            return [first, second][n]
+        return sum(dray.get([fib.remote(n - 1), fib.remote(n - 2)]))
 
     assert dray.get(fib.remote(4)) == 3
 

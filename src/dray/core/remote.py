@@ -40,9 +40,13 @@ class RemoteFunction:
         self._function = function
         self._given = dict(given)
         self._options = task_options(function, given, origin or Origin())
-        self._signature = Signature(function, self._options.name)
         self._bound: tuple[Runtime, Submit] | None = None
         functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def _signature(self) -> Signature:
+        """Made when first used: one that calls itself is unpickled before its defaults are."""
+        return Signature(self._function, self._options.name)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse: a remote function is not called directly."""
