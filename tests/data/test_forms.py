@@ -11,10 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dray.data
+from dray.data.aggregate import AsList, Max, Unique, ZeroPercentage
 from dray.data.sources import staging
+from dray.errors import ConfigError
 
 LARGE = 2**53 + 1  # no float is that number
 NOON = datetime.datetime(2020, 1, 1, 12)
@@ -234,3 +237,44 @@ def test_a_column_without_any_value_is_a_tensor_of_nan() -> None:
     assert batch["x"].dtype == torch.float32
     assert batch["x"].isnan().tolist() == [True, True]
     assert batch["y"].tolist() == [1, 2]
+
+
+def test_categories_are_put_beside_texts() -> None:
+    kinds = dray.data.from_pandas(pd.DataFrame({"x": pd.Categorical(["b", None])}))
+    both = kinds.union(dray.data.from_items([{"x": "a"}]))
+    for rows in (both, both.materialize(), both.random_shuffle(seed=0)):
+        assert [row["x"] for row in rows.sort("x").take_all()] == ["a", "b", None]
+    assert kinds.aggregate(Unique("x"), AsList("x"), Max("x")) == {
+        "unique(x)": ["b", None],
+        "list(x)": ["b", None],
+        "max(x)": "b",
+    }
+
+
+def test_views_of_texts_are_texts(tmp_path: Path) -> None:
+    texts = pa.array(["b", None, "a"], pa.string_view())
+    lists = pa.array([["b"], None, []], pa.list_(pa.string_view()))
+    records = pa.StructArray.from_arrays([texts.cast(pa.binary_view())], ["y"])
+    table = pa.table({"text": texts, "many": lists, "record": records})
+    expected = [row for row in table.to_pylist() if row["text"] == "a"]
+    pq.write_table(table, tmp_path / "views.parquet")
+    for rows in (dray.data.from_arrow(table), dray.data.read_parquet(tmp_path)):
+        assert rows.sort("text").take(1) == expected
+        assert rows.groupby("text").count().count() == 3
+        assert rows.random_shuffle(seed=1).count() == 3
+
+
+def test_types_by_which_rows_cannot_be_ordered(tmp_path: Path) -> None:
+    halves = dray.data.from_arrow(pa.table({"x": np.array([2, 1, 2], np.float16)}))
+    assert halves.sort("x").take(1) == [{"x": 1.0}]
+    assert [row["count()"] for row in halves.groupby("x").count().take_all()] == [1, 2]
+    spans = pa.array([(1, 2, 3), (0, 0, 1)], pa.month_day_nano_interval())
+    with pytest.raises(ConfigError, match="rows cannot be sorted by 'x', which is month_day_nano"):
+        dray.data.from_arrow(pa.table({"x": spans})).sort("x").take_all()
+    rows = dray.data.from_items([{"x": [1], "y": 1}, {"x": [1], "y": 2}])
+    with pytest.raises(ConfigError, match="column 'x' is list"):
+        rows.write_parquet(tmp_path / "out", partition_cols=["x"])
+    first, last = rows.train_test_split(0.5, stratify="x")
+    assert (first.count(), last.count()) == (1, 1)
+    large = dray.data.from_arrow(pa.table({"x": pa.array([1 << 63, 0], pa.uint64())}))
+    assert large.aggregate(ZeroPercentage("x")) == {"zero_pct(x)": 50.0}

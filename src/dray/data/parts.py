@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from dray.data.iterator import DataIterator
 from dray.data.operations import MapTables, UserFunction
 from dray.data.pipeline import part_of
 from dray.data.pools.options import check_options
-from dray.data.relational import sampled
+from dray.data.relational import hashable, sampled
 from dray.data.writers import Writers
 from dray.errors import ConfigError
 
@@ -208,11 +208,11 @@ def _proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
 
 def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
     """Return which rows are among the last ones, a part, of those with their value of a column."""
-    numbers: dict[Value, list[int]] = {}
+    numbers: dict[Hashable, list[int]] = {}
     rows = 0
     for block in blocks:
         for row, value in enumerate(column_named(block.table, column).to_pylist(), rows):
-            numbers.setdefault(value, []).append(row)
+            numbers.setdefault(hashable(value), []).append(row)
         rows += block.table.num_rows
     found: Array = np.zeros(rows, bool)
     for of_value in numbers.values():

@@ -44,7 +44,11 @@ def sorted_blocks(
     order = ["descending" if fall else "ascending" for fall in falls]
     pairs = list(zip(keys, order, strict=True))
     by = with_plain(table.select(keys), keys)
-    rows = column_to_numpy(pc.sort_indices(by, sort_keys=pairs)).astype(np.int64)
+    try:
+        rows = column_to_numpy(pc.sort_indices(by, sort_keys=pairs)).astype(np.int64)
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        kinds = ", ".join(f"{field.name!r}, which is {field.type}" for field in by.schema)
+        raise ConfigError(f"rows cannot be sorted by {kinds}: {describe(error)}") from error
     source = TableSource(table.combine_chunks())
     step = source.block_rows()
     for begin in range(0, max(1, table.num_rows), step):

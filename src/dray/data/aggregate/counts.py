@@ -13,7 +13,7 @@ from dray.checks import is_whole, plain
 from dray.data.aggregate.base import AggregateFn, Rows
 from dray.data.aggregate.of_columns import OfColumn, Quantile, is_part
 from dray.data.forms.blocks import Column, Row, Value, row_values
-from dray.data.forms.lists import values_in
+from dray.data.forms.lists import is_number, values_in
 from dray.data.relational import hashable
 from dray.errors import ConfigError
 
@@ -123,7 +123,8 @@ class ZeroPercentage(_Percentage):
         """Return what is aggregated in place of the column's values."""
         if pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
             values = values.cast(pa.int8())
-        zeros = pc.equal(values, 0).cast(pa.float64())
+        zero = pa.scalar(0, values.type) if is_number(values.type) else 0
+        zeros = pc.equal(values, zero).cast(pa.float64())
         return zeros if self._skip_nulls else pc.fill_null(zeros, 0.0)
 
 

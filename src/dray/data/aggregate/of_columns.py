@@ -13,9 +13,16 @@ from dray import checks
 from dray.compat.arguments import checked_arguments
 from dray.data.aggregate.base import AggregateFn, Asked, Rows, unfit
 from dray.data.aggregate.sums import summable, summed
-from dray.data.forms.blocks import Column, Table, Value, column_to_values, to_column
+from dray.data.forms.blocks import (
+    Column,
+    Table,
+    Value,
+    column_to_values,
+    plain_values,
+    to_column,
+)
 from dray.data.forms.lists import is_compound, is_number
-from dray.data.forms.names import column_named
+from dray.data.forms.names import check_column
 from dray.data.relational import hashable
 from dray.errors import ConfigError
 
@@ -52,7 +59,8 @@ class OfColumn(AggregateFn):
         """Return what Arrow aggregates."""
         if self.on is None:
             return pa.repeat(0, table.num_rows)
-        return self.of_values(column_named(table, self.on))
+        check_column(table, [self.on])
+        return self.of_values(plain_values(table.column(self.on)))
 
     def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""

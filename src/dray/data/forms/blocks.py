@@ -29,6 +29,7 @@ from dray.data.forms.lists import (  # noqa: E402
     marked,
     marked_names,
     were_arrays,
+    without_views,
 )
 from dray.data.forms.pickles import PickledType, pickled, unpickled, with_pickles  # noqa: E402
 
@@ -103,12 +104,18 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
                 f"column {name!r} is {column.type}, by which rows are neither grouped nor sorted "
                 "nor joined: make a text or a number of it before, as by map_batches"
             )
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        column = plain_values(column)
         if pa.types.is_floating(column.type):
-            column = pc.add(column.cast(pa.float64()), 0.0).cast(column.type)
+            kind = pa.float32() if pa.types.is_float16(column.type) else column.type
+            column = pc.add(column.cast(pa.float64()), 0.0).cast(kind)
         table = put_column(table, name, column)
     return table
+
+
+def plain_values(column: Column) -> Column:
+    """Return the values of a column as Arrow aggregates them: not as numbers of a dictionary."""
+    is_dictionary = pa.types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if is_dictionary else column
 
 
 def to_table(data: Batch, whence: str = "a block") -> Table:
@@ -121,11 +128,12 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     Raises:
         ConfigError: It is something else, or its columns have one name or not one length.
     """
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         refuse_doubled(data.column_names, whence)
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
+        schema = pa.schema(map(without_views, data.schema), data.schema.metadata)
+        return data if schema.equals(data.schema) else data.cast(schema)
     if isinstance(data, Mapping):
         given = {str(name): values for name, values in data.items()}
         columns = {name: to_column(values) for name, values in given.items()}
@@ -315,6 +323,8 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
         tensors = any(isinstance(k, pa.FixedShapeTensorType | PickledType) for k in of_column)
         if tensors and len(of_column - {pa.null()}) > 1:
             tables = _with_ragged(tables, name)
+        elif len(set(map(pa.types.is_dictionary, of_column - {pa.null()}))) > 1:
+            tables = [_with_plain_values(table, name) for table in tables]
     try:
         whole = pa.concat_tables(tables, promote_options="permissive")
         return marked(whole, {name for table in tables for name in marked_names(table.schema)})
@@ -326,6 +336,12 @@ def in_columns(table: Table, schema: pa.Schema) -> Table:
     """Return a table with the columns of a schema, of types that hold the values of both."""
     none = pa.Table.from_batches([], schema)
     return table if table.schema.equals(schema) else concat([none, table])
+
+
+def _with_plain_values(table: Table, name: str) -> Table:
+    if name not in table.column_names:
+        return table
+    return put_column(table, name, plain_values(table.column(name)))
 
 
 def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:

@@ -31,6 +31,22 @@ def is_compound(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind)
 
 
+def without_views(field: pa.Field) -> pa.Field:
+    """Return a column whose texts and bytes are no views, of which Arrow takes no rows."""
+    kind = field.type
+    if pa.types.is_string_view(kind):
+        kind = pa.large_string()
+    elif pa.types.is_binary_view(kind):
+        kind = pa.large_binary()
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([without_views(kind.field(n)) for n in range(kind.num_fields)])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(without_views(kind.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(without_views(kind.value_field))
+    return field.with_type(kind)
+
+
 def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:
     """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
     rows = lists.to_numpy(zero_copy_only=False)

@@ -18,7 +18,7 @@ from dray.data.forms.blocks import (
     column_to_numpy,
     column_to_values,
 )
-from dray.data.forms.lists import marked, marked_names
+from dray.data.forms.lists import marked, marked_names, without_views
 from dray.data.forms.pickles import PickledType, as_pickled, pickled
 from dray.user_warnings import warn_user
 
@@ -69,7 +69,7 @@ def _with_tensor(field: pa.Field, *, pickles: bool = False) -> pa.Field:
     if ragged or (pickles and name in _PICKLES):
         return pa.field(field.name, PickledType())
     if name not in _NAMES or not shape:
-        return field
+        return without_views(field)
     try:
         return pa.field(field.name, pa.fixed_shape_tensor(storage.value_type, shape))
     except (pa.ArrowException, TypeError, OverflowError):

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, Value, column_to_numpy, table_rows
+from dray.data.forms.blocks import Block, Table, Value, column_to_numpy, table_rows, with_plain
 from dray.data.forms.names import check_column, column_named
 from dray.data.forms.ray_tensors import in_schema, without_pickles
 from dray.data.sources.target import Target
@@ -144,6 +144,7 @@ def write_partitions(
             return
         for number, schema, run in in_files(tables):
             check_column(schema.empty_table(), columns)
+            with_plain(schema.empty_table(), columns)  # raises if Arrow makes no groups of a type
             batches = itertools.chain.from_iterable(table.to_batches() for table in run)
             arrow.write_dataset(
                 pa.RecordBatchReader.from_batches(schema, batches),
