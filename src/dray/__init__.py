@@ -28,6 +28,7 @@ __all__ = [
     "put",
     "remote",
     "shutdown",
+    "timeline",
     "wait",
 ]
 
@@ -37,6 +38,7 @@ _HOMES = {
     "dray.core.context": ("get_gpu_ids", "get_runtime_context"),
     "dray.core.objects": ("cancel", "get", "kill", "put", "wait"),
     "dray.core.remote": ("remote",),
+    "dray.core.timeline": ("timeline",),
     "dray.engines.result_lists": ("DynamicObjectRefGenerator",),
     "dray.engines.object_ref": ("ObjectRef", "ObjectRefGenerator"),
     "dray.session": (
@@ -77,6 +79,7 @@ if typing.TYPE_CHECKING:
     from dray.core.context import get_gpu_ids, get_runtime_context
     from dray.core.objects import cancel, get, kill, put, wait
     from dray.core.remote import remote
+    from dray.core.timeline import timeline
     from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
     from dray.engines.result_lists import DynamicObjectRefGenerator
     from dray.session import (

@@ -103,6 +103,7 @@ class Settings:
             reserved in a Ray cluster for a run that asks for the same.
         own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether the workers of a run work in a
             directory of its own, rather than in the driver's.
+        profiling: Ray's `RAY_PROFILING`: whether workers note when tasks and calls begin and end.
         share_devices: Ray's `TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES`: whether workers see the
             devices of all workers of their node; None leaves it to the framework.
         parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: how long workers may take to
@@ -144,6 +145,7 @@ class Settings:
     own_directories: bool = field(
         default_factory=lambda: bool(_rays_flag("RAY_CHDIR_TO_TRIAL_DIR"))
     )
+    profiling: bool = field(default_factory=lambda: bool(_rays_flag("RAY_PROFILING")))
     share_devices: bool | None = field(
         default_factory=lambda: _rays_flag("TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES")
     )

@@ -16,7 +16,7 @@ EXPECTED = {
     "dray": (
         "init shutdown is_initialized nodes cluster_resources available_resources remote get put "
         "wait cancel kill get_actor method get_runtime_context exit_actor ObjectRef "
-        "ObjectRefGenerator DynamicObjectRefGenerator"
+        "ObjectRefGenerator DynamicObjectRefGenerator timeline"
     ),
     "dray.exceptions": (
         "RayError RayTaskError RayActorError WorkerCrashedError GetTimeoutError ObjectLostError "

@@ -63,7 +63,6 @@ _ROOT: dict[str, str | Absent] = {
     "logger": "use a logger of the program's own: logging.getLogger(__name__)",
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
     **_each("dashboard get_dashboard_url show_in_dashboard", f"there is no dashboard; {_OBSERVED}"),
-    "timeline": f"there is no recording of past tasks; {_OBSERVED}",
     "autoscaler": "start a cluster with Ray's autoscaler and dray.init(engine='ray') on it",
     **_each("client ClientBuilder client_builder", _ON_A_NODE),
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",

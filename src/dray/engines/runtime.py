@@ -424,8 +424,8 @@ class Runtime(ABC):
         """Return the resources that nobody holds now, summed over the nodes."""
 
     @abstractmethod
-    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
-        """Return the processes, the objects that they refer to, or programs, as Ray names them."""
+    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+        """Return processes, objects that they refer to, programs or what has run, as Ray does."""
 
     @abstractmethod
     def status(self) -> ProgramStatus:

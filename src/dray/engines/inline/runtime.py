@@ -336,7 +336,7 @@ class InlineRuntime(Runtime):
         self._sweep()
         return self._ledger.available()
 
-    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
         if what == "jobs":
             return [describe_job(self.home.job_id)]
         node = self._ledger.nodes[0]

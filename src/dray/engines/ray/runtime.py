@@ -311,7 +311,7 @@ class RayRuntime(Runtime):
     def available_resources(self) -> dict[str, float]:
         return self._available()
 
-    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
         return described(what)
 
     def status(self) -> ProgramStatus:

@@ -51,8 +51,11 @@ def status(nodes: list[Described]) -> ProgramStatus:
     return found(tasks=[_task(task) for task in tasks], task_count=len(tasks))
 
 
-def described(what: Literal["workers", "objects", "jobs"]) -> list[Described]:
-    """Return what Ray's dashboard knows of the living processes, of objects or of programs."""
+def described(what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+    """Return what Ray knows of the living processes, of objects, of programs or of what has run."""
+    if what == "timeline":
+        events: list[Described] = ray.timeline()
+        return events
     from ray.util import state
     from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
 

@@ -310,7 +310,7 @@ class ProcessRuntime(Values):
         found: dict[str, float] = self.demand("query", "available")
         return found
 
-    def described(self, what: Literal["workers", "objects", "jobs"]) -> list[Described]:
+    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
         found: list[Described] = self.demand("query", what)
         return found
 

@@ -45,6 +45,7 @@ from dray.errors import EngineError, NodeDiedError
 from dray.interrupts import arrivals, leave, mark_shielded, pending, wake_main, watch
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node
+from dray.settings import Settings
 
 T = TypeVar("T")
 
@@ -261,6 +262,7 @@ class DriverRuntime(ProcessRuntime):
             "job_id": self._job_id,
             "namespace": self._namespace,
             "runtime_env": self._runtime_env.as_dict(),
+            "profiles": Settings().profiling,
         }
 
     def _open_worker(

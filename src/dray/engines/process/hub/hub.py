@@ -16,6 +16,7 @@ one kind of thing, and is made after the parts that it uses:
     leases.py            resources for engines inside workers
     lost_nodes.py        what waits for simulated nodes that are gone
     status.py            all of it, for people
+    timeline.py          when tasks and calls have run, if that is asked for
     stalls.py            whether all of it waits for what nothing will free
 
 `protocol.py` lists what processes can say; `driver.py` carries it here and back.

@@ -78,6 +78,7 @@ def operations(
         "submit": tasks.on_submit,  # a task, with its number and those of its results
         "done": tasks.on_done,  # the results of a task or call that has returned
         "raised": tasks.on_raised,  # its error, what that refers to, and the results before it
+        "timed": tasks.table.timeline.on_timed,  # when a task or call has begun, and ended
         "cancel": tasks.on_cancel,  # the task or call of a result
         "recalled": tasks.on_recalled,  # whether a worker gives back a task that was sent ahead
         "cancel_acknowledged": tasks.on_cancel_acknowledged,  # a worker knows of it

@@ -39,6 +39,7 @@ def answer(
         "workers": lambda: [worker for _, worker in _processes(tasks, driver)],
         "objects": lambda: _objects(tasks, actors, driver),
         "jobs": lambda: [describe_job(job_id)],
+        "timeline": lambda: list(tasks.table.timeline.events),
         "status": lambda: _status(tasks, actors, groups, None),
         "overview": lambda: _status(tasks, actors, groups, MOST_TASKS),
     }

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import Client, Task
+from dray.engines.process.hub.timeline import Timeline
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, is_error
 
 
@@ -41,6 +42,7 @@ class TaskTable:
         self.running: dict[int, Task] = {}
         self.children: dict[int, dict[int, Task]] = {}
         self.cancelling: dict[int, list[tuple[Client, int]]] = {}
+        self.timeline = Timeline(self.running)
         self._makers: dict[int, Task] = {}  # of tasks with several results
         self._ending: deque[tuple[Task, Payload, Sequence[int]]] = deque()
         self._is_ending = False

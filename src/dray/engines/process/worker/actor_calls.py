@@ -7,6 +7,7 @@ import inspect
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -170,7 +171,7 @@ class ActorCalls:
             self._tell_cancelled(message)
             return
         here = {"task_id": number, "task_name": name, "function": method}
-        running.set({**self._around, **here})
+        running.set({**self._around, **here, "began": time.time()})
         unread = [payload, *deps]
         try:
             if not self._begins(number):
@@ -272,7 +273,7 @@ class ActorCalls:
                 if not self._begins(number):
                     return
                 here = {"task_id": number, "task_name": name, "function": method}
-                running.set({**self._around, **here})
+                running.set({**self._around, **here, "began": time.time()})
                 with ExitForkedChildren():
                     args, kwargs = results.arguments(unread)
                     value = method_of(self._actor, method)(*args, **kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,7 @@ class Results:
     def __init__(self, runtime: WorkerRuntime) -> None:
         self.runtime = runtime
         self.output = TitledOutput()
+        self._profiles: bool = runtime._begin["profiles"]
         # By task: references in its results, until the hub holds them for these.
         self._kept: dict[int, Sequence[Any]] = {}
 
@@ -127,9 +129,16 @@ class Results:
             self._kept[number] = (*self._kept.get(number, ()), *packed.refs)
         return self.runtime.stored(packed)
 
+    def _tell_times(self, number: int) -> None:
+        here = self.runtime.here()
+        if "began" in here:
+            self.runtime.say("timed", number, here["began"], time.time())
+
     def tell_results(self, number: int, values: list[Result]) -> None:
         """Tell the hub what a task or call has returned, after what it has printed."""
         self.output.end()
+        if self._profiles:
+            self._tell_times(number)
         self.runtime.cancelled.discard(number)
         self.runtime.say("done", number, values)
         self._kept.pop(number, None)
@@ -144,6 +153,8 @@ class Results:
     ) -> None:
         """Tell the hub what a task or call has raised, after what it has printed."""
         self.output.end()
+        if self._profiles:
+            self._tell_times(number)
         self.runtime.cancelled.discard(number)
         values: list[Result] = []
         items: list[ObjectRef] | None = None

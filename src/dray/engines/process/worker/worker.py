@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -168,7 +169,7 @@ class TaskWorker:
                 raise KeyboardInterrupt
             function, info = self.kind(key)
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
-            running.set({**info, **here, "function": function})
+            running.set({**info, **here, "function": function, "began": time.time()})
             self._results.output.begin(info["name"])
             args, kwargs = self._results.arguments(unread)
             with ExitForkedChildren():
