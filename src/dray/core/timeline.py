@@ -35,7 +35,10 @@ def timeline(filename: str | PathLike[str] | None = None) -> list[dict[str, Any]
     """
     events = [dict(event) for event in session.current_runtime().described("timeline")]
     if not events:
-        warn_user("nothing was noted of what has run: set RAY_PROFILING=1 before dray.init()")
+        warn_user(
+            "nothing was noted of what has run; the process engine notes it if RAY_PROFILING=1 is "
+            "set before dray.init()"
+        )
     if filename is None:
         return events
     Path(filename).write_text(json.dumps(events))
