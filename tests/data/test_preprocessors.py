@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -250,6 +251,16 @@ class Shifted(Preprocessor):
         return df.assign(x=df["x"] - self.stats_["least"])
 
 
+class Even(Preprocessor):
+    """Drops rows, and can do nothing with none of them."""
+
+    _is_fittable = False
+
+    def _transform_numpy(self, batch: dict[str, Any]) -> dict[str, Any]:
+        assert len(batch["id"])
+        return {"id": batch["id"][batch["id"] % 2 == 0]}
+
+
 def test_preprocessors_tell_their_state_and_columns() -> None:
     scaler = StandardScaler(["x"], output_columns=["z"])
     status = Preprocessor.FitStatus
@@ -276,6 +287,11 @@ def test_a_class_of_ones_own_and_names_that_are_gone() -> None:
     with pytest.raises(ConfigError, match=r"call fit\(dataset\) of the Shifted first"):
         Shifted().transform(ROWS)
     assert Shifted().fit_transform(ROWS).to_pandas()["x"].tolist() == [0, 1, 5]
+    for own in (Even(), Chain(Even(), Even())):
+        even = own.transform(dray.data.range(10))
+        assert even.count() == len(even.take_all()) == 5
+        assert own.transform(dray.data.range(10).filter(lambda row: row["id"] > 9)).count() == 0
+    assert Even().transform_batch({"id": np.arange(3)})["id"].tolist() == [0, 2]
     with pytest.raises(AbsentNameError, match="call map_batches"):
         _ = dray.data.preprocessors.BatchMapper  # type: ignore[attr-defined]
     with pytest.raises(DeprecatedArgumentError, match="name the columns to put together"):

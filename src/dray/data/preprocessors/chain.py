@@ -44,6 +44,11 @@ class Chain(Preprocessor):
         for each in self.preprocessors:
             each._check_fitted()
 
+    def _transformed(self, ds: Dataset, batch_size: int | None) -> Dataset:
+        for each in self.preprocessors:
+            ds = each._transformed(ds, batch_size)
+        return ds
+
     def _changed(self, table: Table) -> Table:
         for each in self.preprocessors:
             table = each._applied(table)

@@ -118,8 +118,8 @@ class Preprocessor:
 
         Args:
             ds: The dataset.
-            batch_size: Nothing, as those below; Ray's, for its workers.
-            num_cpus: Nothing.
+            batch_size: Number of rows that a class of your own changes at once.
+            num_cpus: Nothing, as those below; Ray's, for its workers.
             memory: Nothing.
             concurrency: Nothing.
 
@@ -127,7 +127,7 @@ class Preprocessor:
             ConfigError: `fit` has not been called.
         """
         self._check_fitted()
-        return ds.on_tables(self._applied)
+        return self._transformed(ds, batch_size)
 
     def transform_batch(self, data: Batch) -> Batch:
         """Return a batch, changed: a dict of arrays, a table of Arrow, or a DataFrame of pandas.
@@ -210,13 +210,26 @@ class Preprocessor:
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {}
 
+    def _transformed(self, ds: Dataset, batch_size: int | None) -> Dataset:
+        form = self._own_form()
+        if form is None:
+            return ds.on_tables(self._applied)
+        # Like all functions of users, it may drop rows, and is not called with none.
+        own = getattr(self, f"_transform_{form}")
+        return ds.map_batches(own, batch_format=form, batch_size=batch_size)
+
+    def _own_form(self) -> str | None:
+        """Return in which form a class of the user's takes batches; None if it is none."""
+        forms = ("pandas", "numpy")
+        return next((form for form in forms if hasattr(self, f"_transform_{form}")), None)
+
     def _changed(self, table: Table) -> Table:
-        for form in ("pandas", "numpy"):
-            own = getattr(self, f"_transform_{form}", None)
-            if own is not None:
-                made, _ = handed_over([own(to_batch(table, form))])
-                return to_table(made, f"what _transform_{form} returns")
-        raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
+        form = self._own_form()
+        if form is None:
+            raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
+        own = getattr(self, f"_transform_{form}")
+        made, _ = handed_over([own(to_batch(table, form))])
+        return to_table(made, f"what _transform_{form} returns")
 
 
 class ColumnPreprocessor(Preprocessor):
