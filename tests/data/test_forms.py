@@ -239,6 +239,13 @@ def test_a_column_without_any_value_is_a_tensor_of_nan() -> None:
     assert batch["y"].tolist() == [1, 2]
 
 
+def test_times_among_dates_stay_times() -> None:
+    values = [NOON.date(), NOON, None]
+    for order in (values, values[::-1]):
+        rows = dray.data.from_items([{"x": value} for value in order])
+        assert [row["x"] for row in rows.take_all()] == order
+
+
 def test_categories_are_put_beside_texts() -> None:
     kinds = dray.data.from_pandas(pd.DataFrame({"x": pd.Categorical(["b", None])}))
     both = kinds.union(dray.data.from_items([{"x": "a"}]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -275,8 +276,15 @@ def _from_values(values: list[Value]) -> Column:
                 return pickled(values)
     for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
-            return pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
+            made = pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
+            if not pa.types.is_date(made.type) or not any(map(_has_time, values)):
+                return made
     return pickled(values)
+
+
+def _has_time(value: Value) -> bool:
+    """Return whether a value is a time of day of a date, which Arrow leaves out among dates."""
+    return isinstance(value, datetime.datetime)
 
 
 def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
