@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,6 +24,8 @@ AccumulatorType = TypeVar("AccumulatorType")
 AggOutputType = TypeVar("AggOutputType")
 
 _ALL_ROWS = "_all rows"
+# What Arrow aggregates of all rows too, in a tenth of the time.
+_WITHOUT_GROUPS = ("sum", "min", "max", "mean", "count")
 
 
 class Rows(NamedTuple):
@@ -204,11 +207,15 @@ class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType
         return accumulator  # type: ignore[return-value]
 
 
-def check_asked(kind: pa.DataType, asked: Iterable[Asked]) -> None:
-    """Raise Arrow's error if it makes no such aggregates of values of a type."""
-    none = pa.table({_ALL_ROWS: pa.nulls(0, pa.int8()), "values": pa.nulls(0, kind)})
-    for _, how, options in asked:
-        none.group_by(_ALL_ROWS).aggregate([("values", how, options)])
+@contextlib.contextmanager
+def _naming(aggregate: AggregateFn, table: Table) -> Iterator[None]:
+    """Raise that Arrow has no such aggregates of a type with the name of the column."""
+    try:
+        yield
+    except pa.ArrowNotImplementedError as error:
+        if aggregate.on is None:
+            raise
+        raise unfit(aggregate.name, table.field(aggregate.on)) from error
 
 
 def unfit(called: str, column: pa.Field) -> ConfigError:
@@ -234,7 +241,6 @@ def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
 
 def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[AggregateFn]) -> Table:
     """Return the keys of a table's groups, each with its aggregates."""
-    by = list(keys) or [_ALL_ROWS]
     groups = with_plain(table.select(keys), keys) if keys else table
     if not keys:
         groups = pa.table({_ALL_ROWS: pa.repeat(0, table.num_rows)})
@@ -242,14 +248,20 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
     listed = list(aggregates)
     for number, each in enumerate(listed):
         column = f"_{number}"
-        try:
-            prepared = each.prepared(table)
-            check_asked(prepared.type, each.asked(column))
-        except pa.ArrowNotImplementedError as error:
-            raise unfit(each.name, table.field(each.on)) from error
-        groups = groups.append_column(column, prepared)
+        with _naming(each, table):
+            groups = groups.append_column(column, each.prepared(table))
         asked.append(each.asked(column))
-    made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
+    every = [one for some in asked for one in some]
+    by = list(keys)
+    if not keys and any(how not in _WITHOUT_GROUPS for _, how, _ in every):
+        by = [_ALL_ROWS]
+    try:
+        made = groups.group_by(by, use_threads=False).aggregate(every)
+    except pa.ArrowNotImplementedError:
+        for each, some in zip(listed, asked, strict=True):
+            with _naming(each, table):  # the first that Arrow makes none of either
+                groups.slice(0, 0).group_by(by).aggregate(some)
+        raise
     rows = Rows(Chunks(table), keys)
     names = free_names([each.name for each in listed], keys)
     results = {
