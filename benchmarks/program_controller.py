@@ -82,6 +82,7 @@ class SimulatedEngine:
 
     name = "simulated"
     distributed = True
+    one_host = False
     shows_output = False
     env_vars = ()
     broken = False

@@ -194,6 +194,8 @@ class Engine(ABC):
     env_vars: Mapping[str, str]
     # Whether actors live in processes of their own, with output to collect and ranks beyond 0.
     distributed: bool
+    # Whether all of them run on the driver's host, and read and write its files.
+    one_host: bool = False
     # Whether what workers print is shown.
     shows_output: bool = True
     # Whether `close` has begun to end it.

@@ -6,6 +6,7 @@ only when nothing else is chosen, so no example depends on how fast this machine
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import tempfile
 from collections.abc import Callable, Iterable
@@ -25,7 +26,7 @@ from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.run.controller import Controller
-from dray.train.run.events import Interrupt
+from dray.train.run.events import Interrupt, Signal
 from dray.train.run.failure import Outcome
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.screens import Screen
@@ -59,6 +60,7 @@ class Rank(Actor):
         self.world, self.number, self.script = world, number, script
         self.made = 0
         self.waits = False
+        self.noticed = False
         self.share: run_messages.Share | None = None
         self.to_secure: dict[int, tuple[str, ...]] = {}
         self.provisional: int | None = None
@@ -156,10 +158,23 @@ class Rank(Actor):
     def report(self) -> None:
         brings = self.script.brings[self.made]
         files = ("shared", f"of-{self.number}") if brings else None
-        self.waits = brings or self.world.barrier
-        self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
+        self.waits = told = brings or self.world.barrier
+        line = run_messages.line_of(self.made, 0, 0.0, b'"metrics":{}')
+        if told or not self.world.one_host:
+            self.write(run_messages.TOLD + line[1:])
+            self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
+        else:
+            self.write(line)
+            if not self.noticed:  # whose time is never over, as none of it passes
+                self.noticed = True
+                self.post(run_messages.NOTICE)
         self.made += 1
         self.look_whether_to_stop()
+
+    def write(self, line: bytes) -> None:
+        if self.world.one_host:
+            with contextlib.closing(self.world.directory.metrics(self.number, 0)) as file:
+                file.append_text(line)
 
     def stage(self) -> None:
         share, self.share = self.share, None
@@ -207,12 +222,14 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     Attributes:
         scripts: What the ranks do.
         barrier: As `RunConfig.report_barrier`.
+        one_host: Whether ranks leave reports without files in their files of metrics.
         choose: Draws one of several.
     """
 
     scripts: list[Script]
     barrier: bool
     choose: Callable[[list[str]], str]
+    one_host: bool = False
     ranks: list[Rank] = field(default_factory=list)
     staged: set[tuple[int, int]] = field(default_factory=set)
     failed: list[Rank] = field(default_factory=list)
@@ -225,6 +242,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     shows_output = True
     env_vars = ()
     broken = False
+    directory: RunDirectory = field(init=False)
 
     def __post_init__(self) -> None:
         self._events: list[Any] = []
@@ -251,6 +269,8 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
         else:
             moves["Ctrl-C"] = lambda: self.put(Interrupt("Ctrl-C"))
         moves["shutdown"] = self.shut_down
+        if any(rank.noticed for rank in self.ranks):
+            moves["looks"] = lambda: self.put(Signal.READ_REPORTS)
         # What ends ranks or patience is rarer than what they do.
         rare = [n for n in moves if n.split()[0] in ("dies", "Ctrl-C", "time", "shutdown")]
         often = [name for name in moves if name not in rare]
@@ -345,7 +365,7 @@ class Timer:
 
 def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
     Timer.world = world
-    directory = RunDirectory(path)
+    directory = world.directory = RunDirectory(path)
     directory.storage.open()
     with mock.patch("dray.train.run.events.threading.Timer", Timer):
         controller = Controller(
@@ -373,11 +393,11 @@ scripts = st.builds(
 
 
 @settings(max_examples=100)
-@given(st.lists(scripts, min_size=2, max_size=3), st.booleans(), st.data())
+@given(st.lists(scripts, min_size=2, max_size=3), st.booleans(), st.booleans(), st.data())
 def test_what_every_rank_has_reported_is_kept(
-    drawn: list[Script], barrier: bool, data: st.DataObject
+    drawn: list[Script], barrier: bool, one_host: bool, data: st.DataObject
 ) -> None:
-    world = World(drawn, barrier, lambda names: data.draw(st.sampled_from(names)))
+    world = World(drawn, barrier, lambda names: data.draw(st.sampled_from(names)), one_host)
     with tempfile.TemporaryDirectory() as storage:
         outcome, directory = run(world, Path(storage, "run"))
         found = directory.checkpoints()

@@ -101,6 +101,7 @@ class ProcessEngine(LocalEngine):
 
     name = "process"
     distributed = True
+    one_host = True
 
     def __init__(self, options: Options, settings: Settings) -> None:
         super().__init__(options)

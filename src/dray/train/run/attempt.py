@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dray.engines.base import Actor, Died
 from dray.engines.rpc import wire
@@ -20,13 +19,9 @@ from dray.train.run.output.reading import ReadingRecord
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
-from dray.train.storage.metrics_codec import decode
 from dray.train.storage.place import path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import preemption, run_messages
-
-# The arguments of `UserCallback.after_report`: the metrics of each rank, and the checkpoint.
-Reports = tuple[list[dict[str, Any]], Checkpoint | None]
 
 # Attempts to read the books while the run's own thread writes them.
 _LOOKS = 10
@@ -113,7 +108,7 @@ class Attempt:
         data = (wire.dump(info, "what is known of preemptions"),)
         self.group.tell(run_messages.CollectiveResult(sequence, data))
 
-    def settle(self) -> Iterator[Reports]:
+    def settle(self) -> Iterator[tuple[PendingReport, Checkpoint | None]]:
         """Do what is due: have files staged, commit; yield the reports that are complete.
 
         Raises:
@@ -127,9 +122,8 @@ class Attempt:
                 self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
-            records = [entry.told[rank].metrics for rank in sorted(entry.told)]
-            if any(records) or checkpoint is not None:
-                yield [decode(record) if record else {} for record in records], checkpoint
+            if checkpoint is not None or entry.has_metrics:
+                yield entry, checkpoint
         for rank, asked in list(self._listings):
             awaited = asked.validated and self.store.to_validate()
             if self._book.is_done(asked.below) and not awaited:

@@ -11,8 +11,8 @@ Three tables say what an event does; the code between them has no opinion about 
               else ignored           else state.IGNORED, else a bug
 
     _takers  per kind of message the method that takes it, and the states in which it counts. What
-             comes in another state has come too late (`BACKED_OFF` after Ctrl-C) and is dropped;
-             so is what an actor of an earlier attempt sends, and an alarm that was taken back.
+             comes in another state is too late (`BACKED_OFF` after Ctrl-C) and is dropped; so is
+             what an actor of an earlier attempt sends, and an alarm that was taken back.
     TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
              what a killed driver has written says how far it had come.
     _actions one method for each action. It may end in another move (ALL_WORKERS_EXITED, if they
@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -62,6 +62,7 @@ from dray.train.run.nodes.departure import Departure
 from dray.train.run.nodes.growth import Growth
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.rank_logs import Logs
+from dray.train.run.report_files import ReportFiles
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
 from dray.train.run.stop_requests import StopRequests
 from dray.train.run.validations import Validations
@@ -71,11 +72,9 @@ from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig
-from dray.train.worker import run_messages
 from dray.train.worker.train_worker import Job
 
-_PARTING_S = 5.0
-_SLOW_START_S = 10.0
+_SLOW_START_S, _PARTING_S = 10.0, 5.0
 
 
 @dataclass(eq=False)
@@ -118,6 +117,7 @@ class Controller:
         self._departure = Departure(engine, mailbox, progress, allowed)
         self._grace = Grace.of(settings, self._alarm, progress)
         self._outcome = Outcome(self._policy, progress, directory)
+        self._files = ReportFiles(directory)
         self._watch = Watch(settings.wait_warning_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
@@ -132,11 +132,6 @@ class Controller:
         """The attempt; there is one from STARTING on."""
         assert self._attempt is not None
         return self._attempt
-
-    @property
-    def _context(self) -> RunContext:
-        run, size, configs = self.directory, self._admission.size, (self.config, self.scaling)
-        return RunContext(run.name, run.path, self._number, size, self.stop, *configs)
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
         """Ask for a graceful stop, whatever its cause. May be called from a signal handler."""
@@ -161,7 +156,7 @@ class Controller:
                 self._call_back("before_run")
                 self._move(Event.BEGIN)
             while self._state not in FINAL:
-                event = self.progress.next_event(self.mailbox)
+                event = self.progress.next_event(self.mailbox, self._files.due)
                 with self._failing_as_controller():
                     self._take(event)
             with self._failing_as_controller():
@@ -202,6 +197,7 @@ class Controller:
         self._until_closed.cancel()
         self._alarm.cancel()
         self._departure.end()
+        self._files.end()
         self._watch.end()
         if self._attempt is not None and self._attempt.alive:
             self._attempt.kill(self.mailbox.get)
@@ -216,19 +212,18 @@ class Controller:
                 return
             event = event.event
         actor = getattr(event, "actor", None)
-        if actor is not None and self._rank_of(actor) is None:  # it is of an earlier attempt
+        rank = None if actor is None else self._rank_of(actor)
+        if actor is not None and rank is None:  # it is of an earlier attempt
             return
+        if self._state in AT_WORK and not isinstance(event, Output):
+            with self._failing_as_controller():
+                self._hear(self._files.said_until(event, rank))
         take, states = self._takers[event if isinstance(event, Signal) else type(event)]
         if self._state in states:
             take(self, event)
 
     def _rank_of(self, actor: Actor) -> int | None:
         return None if self._attempt is None else self._attempt.group.rank_of(actor)
-
-    def _rank(self, actor: Actor) -> int:
-        rank = self._rank_of(actor)
-        assert rank is not None
-        return rank
 
     def _take_interrupt(self, event: events.Interrupt) -> None:
         self._cause = event.cause
@@ -246,21 +241,18 @@ class Controller:
         attempt = self._workers
         self._watch.look(attempt.number, attempt.waits(), attempt.where)
 
-    def _take_message(self, event: Posted) -> None:
-        attempt, message, rank = self._workers, event.message, self._rank(event.actor)
-        if isinstance(message, bytes):
-            message = run_messages.reported_in(message)
-        if isinstance(message, run_messages.Reported):
-            if rank == 0 and message.metrics:
-                self.progress.reported(message)
-            self._grace.renew(self._state, attempt)
-        waits = attempt.take(rank, message)
-        self._settle()
-        if waits:
+    def _hear(self, said: Sequence[tuple[int, object]]) -> None:
+        """Take what ranks have said, by messages or in their files."""
+        waits = [self._workers.take(rank, message) for rank, message in said]
+        if self.progress.heard(said):
+            self._grace.renew(self._state, self._workers)
+        if said:
+            self._settle()
+        if any(waits):
             self._watch.begin()
 
     def _take_return(self, event: events.FunctionReturned) -> None:
-        attempt, rank = self._workers, self._rank(event.actor)
+        attempt, rank = self._workers, self._workers.group.rank(event.actor)
         if rank == 0:
             self._outcome.returned(event.ended)
         attempt.returned(rank, stopped=event.ended.stopped)
@@ -272,7 +264,7 @@ class Controller:
             self._move(Event.STOPPED if stopped else Event.RETURNED)
 
     def _take_death(self, death: Died) -> None:
-        rank = self._rank(death.actor)
+        rank = self._workers.group.rank(death.actor)
         self._workers.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
@@ -300,11 +292,12 @@ class Controller:
     def _settle(self) -> None:
         """Do what became due with a rank's message or its end."""
         attempt = self._workers
-        for metrics, checkpoint in attempt.settle():
+        for report, checkpoint in attempt.settle():
             if checkpoint is not None:
                 self._policy.progressed()
                 self._validations.look()
-            self._call_back("after_report", metrics, checkpoint)
+            if self.config.callbacks:  # else metrics need not be read
+                self._call_back("after_report", report.decoded(), checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stops.asked:
@@ -331,9 +324,11 @@ class Controller:
 
     def _call_back(self, hook: str, *args: object) -> None:
         if self.config.callbacks:
+            run, size, configs = self.directory, self._admission.size, (self.config, self.scaling)
+            context = RunContext(run.name, run.path, self._number, size, self.stop, *configs)
             with self.progress.aside():
                 for callback in self.config.callbacks:
-                    getattr(callback, hook)(self._context, *args)
+                    getattr(callback, hook)(context, *args)
 
     # Moves and actions.
 
@@ -344,6 +339,7 @@ class Controller:
             self._alarm.cancel()
             if self._state not in AT_WORK:
                 self._watch.end()
+                self._files.end()
             state = self._state
             self.directory.record("state", state=state.value, cause=cause, attempt=self._number)
             self.progress.state(state)
@@ -369,9 +365,8 @@ class Controller:
         self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
-        of_reports = (self._store, self.config.report_barrier, self._finds_room)
-        preemptions = self._departure.preemptions()
-        self._attempt = Attempt(self._number, group, self.directory, *of_reports, preemptions)
+        of_run = (self.directory, self._store, self.config.report_barrier, self._finds_room)
+        self._attempt = Attempt(self._number, group, *of_run, self._departure.preemptions())
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:
@@ -389,6 +384,8 @@ class Controller:
         if self._stops.asked:  # before they begin, so that the first report is the last
             self._workers.ask_to_stop()
             self.mailbox.put(Signal.STOP_REQUESTED)
+        if self._launch.follows_files:
+            self._files.begin(len(self._workers.group))
         self._launch.run(self._workers.group, self.job, self.mailbox)
         self.started()
 
@@ -471,16 +468,19 @@ class Controller:
         Action.AWAIT_VALIDATIONS: _await_validations,
     }
 
-    # What takes each kind of message, and the states that take it; the others ignore it. They may
-    # all be taken late: `Reserved` after a release has given it back, `BACKED_OFF` after Ctrl-C.
+    # Methods and states, as described above; `Reserved` may come after a release has given it back.
     # Of a session's end in other states the engine tells by the ends of those who are waited for.
     _takers: ClassVar[dict[type | Signal, tuple[Callable[[Controller, Any], None], Set[State]]]] = {
-        Posted: (_take_message, AT_WORK),
+        Posted: (lambda self, _: None, ANY),  # it has been heard, as all that was said before
+        Signal.READ_REPORTS: (lambda self, _: None, ANY),
         Output: (lambda self, event: self._logs.take(event), ANY),
         Started: (_take_start, {State.STARTING}),
         Died: (_take_death, ANY),
         events.FunctionReturned: (_take_return, AT_WORK),
-        events.FunctionFailed: (lambda self, e: self._fail(self._rank(e.actor), e.error), ANY),
+        events.FunctionFailed: (
+            lambda self, e: self._fail(self._workers.group.rank(e.actor), e.error),
+            ANY,
+        ),
         events.Interrupt: (_take_interrupt, ANY),
         Signal.STOP_REQUESTED: (_stop_early, {State.RUNNING}),
         events.Reserved: (_take_grant, {State.SCHEDULING}),

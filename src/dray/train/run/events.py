@@ -24,6 +24,7 @@ class Signal(Enum):
     ENGINE_CLOSED = "the session has ended, in another thread"
     STOP_REQUESTED = "a callback has said that the training has come far enough"
     GRACE_EXPIRED = "reports that have not come by now will not come"
+    READ_REPORTS = "ranks may have left reports in their files"
     LOOK_AT_WAITS = "somebody may have waited for long"
     LOOK_AT_VALIDATION = "a validation takes long"
     NODES_LEAVE = "nodes of the engine may be about to be taken away"

@@ -40,6 +40,11 @@ class Launch:
     backend_config: BackendConfig
     validates: bool
 
+    @property
+    def follows_files(self) -> bool:
+        """True if reports can be read where ranks write them."""
+        return self.engine.one_host and not isinstance(self.directory.path, RemotePath)
+
     def start(
         self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
     ) -> WorkerGroup:
@@ -84,6 +89,7 @@ class Launch:
                 type(callback).after_report is not UserCallback.after_report
                 for callback in self.config.callbacks
             ),
+            files_followed=self.follows_files,
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
             care=self.directory.care(flush=kept.flush, checksums=kept.checksums),

@@ -10,11 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from typing import Any
 
 from dray.errors import TrainingFailedError
 from dray.train.run.output.line_dedup import describe_ranks
 from dray.train.run.waits import Wait
 from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.metrics_codec import decode
 from dray.train.worker.run_messages import CollectiveArrival, Prepared, Reported, Staged
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
@@ -70,6 +72,16 @@ class PendingReport:
         """Return rank -> its metrics, encoded, in the order of ranks, of those that have any."""
         told = ((rank, self.told[rank].metrics) for rank in sorted(self.told))
         return {rank: metrics for rank, metrics in told if metrics}
+
+    @property
+    def has_metrics(self) -> bool:
+        """True if a rank has made it with metrics."""
+        return any(told.has_metrics for told in self.told.values())
+
+    def decoded(self) -> list[dict[str, Any]]:
+        """Return the metrics of each rank that has made it, in the order of ranks."""
+        records = (self.told[rank].metrics for rank in sorted(self.told))
+        return [decode(record) if record else {} for record in records]
 
     @property
     def is_lost(self) -> bool:

@@ -156,6 +156,10 @@ class WorkerGroup:
         worker = self._by_actor.get(actor)
         return None if worker is None else worker.rank
 
+    def rank(self, actor: Actor) -> int:
+        """Return the rank of an actor of this attempt."""
+        return self._by_actor[actor].rank
+
     def execute(
         self, function: Callable[..., object], *args: object, timeout_s: float | None = None
     ) -> list[Any]:

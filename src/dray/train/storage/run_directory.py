@@ -19,6 +19,7 @@ import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from dray import host
@@ -31,7 +32,7 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.names import EVENTS, LOGS, METRICS, RUN, WORKING, is_checkpoint_name
 from dray.train.storage.place import Place, RemotePath, content_of
 from dray.train.storage.remote.object_storage import ObjectStorage
-from dray.train.storage.sealed import Fits, seal, unseal
+from dray.train.storage.sealed import Fits, LineFollower, seal, unseal
 from dray.user_warnings import warn_user
 
 # The event of the first checkpoint of a run that has none.
@@ -73,6 +74,11 @@ class RunDirectory:
     def metrics(self, rank: int, attempt: int) -> Lines:
         """Open the file of a rank's reports, to add those of an attempt."""
         return self.storage.lines(_metrics_name(rank), attempt)
+
+    def follow_metrics(self, rank: int) -> LineFollower:
+        """Follow the file of a rank's reports, of a run in a local directory."""
+        assert isinstance(self.path, Path)
+        return LineFollower(self.path / _metrics_name(rank))
 
     def reports(self, rank: int, fits: Fits) -> Iterator[dict[str, Any]]:
         """Yield a rank's reports, in the order in which they were made; of damage, only warn."""

@@ -28,6 +28,9 @@ _MARK = b',"crc32":'
 # Seconds between looks whether an open file is still there: each costs a system call.
 _LOOK_S = 1.0
 
+# Bytes that a follower reads at once.
+_CHUNK = 64 << 10
+
 
 def seal(text: bytes) -> bytes:
     """Return a JSON object, which may not be empty, with the checksum of itself as a last member.
@@ -39,15 +42,20 @@ def seal(text: bytes) -> bytes:
     return b'%b,"crc32":%d}' % (body, zlib.crc32(body))
 
 
+def is_sealed(text: bytes) -> bool:
+    """Return whether a text is as `seal` has made it."""
+    body, _, checksum = text.rpartition(_MARK)
+    number = checksum.rstrip()[:-1]
+    return number.isdigit() and zlib.crc32(body) == int(number)
+
+
 def unseal(text: bytes) -> dict[str, Any]:
     """Return a JSON object, without its checksum.
 
     Raises:
         ValueError: It is no JSON object, or is not as `seal` has made it.
     """
-    body, _, checksum = text.rpartition(_MARK)
-    number = checksum.rstrip()[:-1]
-    if not number.isdigit() or zlib.crc32(body) != int(number):
+    if not is_sealed(text):
         raise ValueError("its checksum is missing or does not fit")
     try:
         content = json.loads(text.decode())
@@ -116,6 +124,43 @@ class LineFile:
         """Free the file."""
         with StorageError.instead(f"{self._path} cannot be written"):  # told only now, by NFS
             os.close(self._fd)
+
+
+class LineFollower:
+    """Reads the lines that are added to a file from now on, as they come.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+        with StorageError.instead(f"{path} cannot be read"):
+            self._position = path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the lines that are whole by now; one at which the caller stops comes again."""
+        with StorageError.instead(f"{self._path} cannot be read"):
+            if self._fd is None:
+                if not self._path.exists():  # who writes it finds out that it was deleted
+                    return
+                self._fd = regular(str(self._path), os.O_RDONLY | os.O_CLOEXEC)
+            size = _CHUNK
+            while chunk := os.pread(self._fd, size, self._position):
+                end = chunk.rfind(b"\n")
+                for line in chunk[:end].split(b"\n") if end >= 0 else ():
+                    yield line
+                    self._position += len(line) + 1
+                if len(chunk) < size:
+                    return
+                size = _CHUNK if end >= 0 else 2 * size
+
+    def close(self) -> None:
+        """Free the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
 def read_lines(

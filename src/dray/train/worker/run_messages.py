@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class RunInfo:
         first_report: The number of the attempt's first report.
         report_barrier: Whether each report waits for every rank.
         reports_wanted: Whether the driver wants to hear of each report at once.
+        files_followed: Whether the driver reads reports without files where ranks write them.
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
             as made that.
         working_directory: Working directory of workers; None leaves them where they are.
@@ -36,6 +38,7 @@ class RunInfo:
     checkpoint: str | None
     report_barrier: bool = False
     reports_wanted: bool = False
+    files_followed: bool = False
     positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     working_directory: str | None = None
     validates: bool = False
@@ -132,6 +135,22 @@ class Reported:
     prepared: Prepared | None = None
     trouble: str | None = None
 
+    @property
+    def has_metrics(self) -> bool:
+        """True if there are metrics, be they an empty dict."""
+        return bool(self.metrics)
+
+
+# Of a rank that leaves reports in its file of metrics alone: there are some, see `report_files`.
+NOTICE = b""
+# Seconds after a notice for which a rank gives no other.
+NOTICE_S = 0.08
+# Begins the line of a report of which a message tells as well.
+TOLD = b'{"told":true,'
+
+
+_NUMBER = b'{"report":'
+
 
 def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
     """Return a report as a JSON object: a line of the rank's file, and, without files, a message.
@@ -143,11 +162,24 @@ def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
     return b'{"report":%d,"attempt":%d,"time":%.6f,%b}' % (report, attempt, now, members)
 
 
-def reported_in(line: bytes) -> Reported:
-    """Return the report, without files, of which `line_of` has made a message."""
-    record = json.loads(line.decode())
-    del record["attempt"], record["time"]
-    return Reported(record.pop("report"), record)
+class WrittenReport(Reported):
+    """A report without files, of which there is the line alone; its metrics are read as needed.
+
+    Args:
+        line: As `line_of` has made it, with the members that its file may have added.
+    """
+
+    line: bytes
+    has_metrics = True
+
+    def __init__(self, line: bytes) -> None:
+        self.__dict__.update(report=int(line[len(_NUMBER) : line.index(b",")]), line=line)
+
+    @functools.cached_property
+    def metrics(self) -> dict[str, object]:
+        """Its metrics, encoded."""
+        record = json.loads(self.line.decode())
+        return {name: record[name] for name in ("metrics", "types") if name in record}
 
 
 @dataclass(frozen=True)

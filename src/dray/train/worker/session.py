@@ -82,6 +82,8 @@ class TrainSession:
         self._attempt = run.attempt
         self._barrier = run.report_barrier
         self._late = run.may_be_late
+        self._followed = run.files_followed and self._late
+        self._noticed_until = 0.0
         self._sequence = 0
         self._requests = 0
         self._stop_at: Future[int] | None = None  # once a stop is asked for, the report
@@ -190,22 +192,36 @@ class TrainSession:
                 members = (
                     json_bytes(encode(metrics))[1:-1] if plain is None else b'"metrics":' + plain
                 )
-                line = run_messages.line_of(number, self._attempt, time.time(), members)
-                self._metrics.append_text(line)
+                told = upload is not None or self._barrier or bool(self.positions)
+                line = self._write(number, members, told=told)
             except Exception as error:
                 self._tell_failed({}, error, brings=upload is not None)
                 raise
             self._report = number + 1
-            if upload is None and not self._barrier and not self.positions:
-                self.post(line, quiet=self._late)
-            else:
+            if told:
                 self._tell(number, metrics, upload, validation)
+            elif not self._followed:
+                self.post(line, quiet=self._late)
+            elif (now := time.monotonic()) >= self._noticed_until:  # now that it is written
+                self._noticed_until = now + run_messages.NOTICE_S
+                self.post(run_messages.NOTICE)
             if self._uploads.error is not None:
                 self._uploads.check()
             if self._securing.error is not None:
                 self._securing.check()
         if self._stop_at is not None and number >= self._stop_at.result():
             raise TrainingStopped
+
+    def _write(self, number: int, members: bytes, *, told: bool) -> bytes:
+        """Write the line of a report into this rank's file, and return it.
+
+        Args:
+            told: Whether a message tells of it as well, which comes later.
+        """
+        line = run_messages.line_of(number, self._attempt, time.time(), members)
+        marked = told and self._followed
+        self._metrics.append_text(run_messages.TOLD + line[1:] if marked else line)
+        return line
 
     def report_without(self, metrics: Mapping[str, object], error: Exception) -> None:
         """Make a report whose checkpoint this rank cannot bring, so that no rank waits for it.
@@ -219,9 +235,7 @@ class TrainSession:
             encoded: dict[str, object] = {}
             with contextlib.suppress(Exception):  # the first error says more
                 found = encode(metrics)
-                members = json_bytes(found)[1:-1]
-                line = run_messages.line_of(self._report, self._attempt, time.time(), members)
-                self._metrics.append_text(line)
+                self._write(self._report, json_bytes(found)[1:-1], told=True)
                 encoded = found
             self._tell_failed(encoded, error, brings=True)
 

@@ -8,12 +8,13 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dray.engines.terminal_lines import Rows
 from dray.errors import visible
 from dray.status import TrainingStatus, WorkerStatus
+from dray.train.run.events import Signal
 from dray.train.run.output.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.output.reading import describe_reading
 from dray.train.run.output.screens import Screen
@@ -96,13 +97,20 @@ class Progress:
         self._state = state
         self._screen_status()
 
-    def reported(self, message: Reported) -> None:
-        """Take note that rank 0 has reported."""
-        report, metrics = message.report, decode(message.metrics)
-        self.reports += 1
-        self._reading = describe_reading(message, len(self._workers))
-        self._report = report, metrics, time.monotonic()
-        self._screen_status(news=self.reports == 1)
+    def heard(self, said: Iterable[tuple[int, object]]) -> bool:
+        """Take note of what ranks have said: rank 0's newest metrics are shown.
+
+        Returns:
+            Whether there are reports among it.
+        """
+        reports = [(rank, each) for rank, each in said if isinstance(each, Reported)]
+        if shown := [each for rank, each in reports if rank == 0 and each.has_metrics]:
+            newest, first = shown[-1], not self.reports
+            self.reports += len(shown)
+            self._reading = describe_reading(newest, len(self._workers))
+            self._report = newest.report, decode(newest.metrics), time.monotonic()
+            self._screen_status(news=first)
+        return bool(reports)
 
     def committed(self, path: Place) -> None:
         """Take note that a checkpoint exists now."""
@@ -122,13 +130,19 @@ class Progress:
         self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
         self._screen_status()
 
-    def next_event(self, mailbox: queue.SimpleQueue[object]) -> object:
-        """Return what comes next into a mailbox, and show meanwhile which lines came again."""
+    def next_event(self, mailbox: queue.SimpleQueue[object], due: float) -> object:
+        """Return what comes next into a mailbox, and show meanwhile which lines came again.
+
+        Args:
+            due: Time by the monotonic clock at which it is `Signal.READ_REPORTS`.
+        """
         while True:
-            left_s = self._folder.due - time.monotonic()
+            left_s = min(self._folder.due, due) - time.monotonic()
             try:
                 return mailbox.get(timeout=max(0.0, left_s) if math.isfinite(left_s) else None)
             except queue.Empty:
+                if time.monotonic() >= due:
+                    return Signal.READ_REPORTS
                 self._print(list(self._folder.expire(time.monotonic())))
 
     def training(self, waits: Sequence[str]) -> TrainingStatus:
