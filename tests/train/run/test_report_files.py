@@ -44,7 +44,7 @@ def write(directory: RunDirectory, *reports: int, told: bool = False) -> None:
     with contextlib.closing(directory.metrics(0, 0)) as file:
         for report in reports:
             line = line_of(report, 0, 0.0, b'"metrics":{"n":%d}' % report)
-            file.append_text(TOLD + line[1:] if told else line)
+            file.append_text(line[:-1] + TOLD + b"}" if told else line)
 
 
 def heard(files: ReportFiles, event: object = None, rank: int | None = None) -> list[int]:

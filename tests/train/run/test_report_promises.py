@@ -161,7 +161,7 @@ class Rank(Actor):
         self.waits = told = brings or self.world.barrier
         line = run_messages.line_of(self.made, 0, 0.0, b'"metrics":{}')
         if told or not self.world.one_host:
-            self.write(run_messages.TOLD + line[1:])
+            self.write(line[:-1] + run_messages.TOLD + b"}")
             self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
         else:
             self.write(line)

@@ -14,14 +14,13 @@ reports of a rank are taken in the order in which it has made them.
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Iterator
 
 from dray.engines.base import Posted
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.storage.sealed import LineFollower, is_sealed
+from dray.train.storage.sealed import LineFollower, sealed_body
 from dray.train.worker.run_messages import NOTICE, NOTICE_S, TOLD, Reported, WrittenReport
 
 # Seconds after a notice until its rank's file is read once more, if no other notice has come.
@@ -95,11 +94,13 @@ class ReportFiles:
             if time.monotonic() >= due:
                 del self._due[rank]
             for line in self._followers[rank].lines():
-                if line.startswith(TOLD):
-                    report = json.loads(line)["report"]
-                    if report > self._newest[rank]:
-                        self._halted[rank] = report
-                        self._due.pop(rank, None)
-                        break
-                elif is_sealed(line):  # and not cut short by a full disk
-                    yield rank, WrittenReport(line)
+                body = sealed_body(line)
+                if body is None:  # cut short by a full disk
+                    continue
+                report = WrittenReport(line)
+                if not body.endswith(TOLD):
+                    yield rank, report
+                elif report.report > self._newest[rank]:
+                    self._halted[rank] = report.report
+                    self._due.pop(rank, None)
+                    break

@@ -42,11 +42,11 @@ def seal(text: bytes) -> bytes:
     return b'%b,"crc32":%d}' % (body, zlib.crc32(body))
 
 
-def is_sealed(text: bytes) -> bool:
-    """Return whether a text is as `seal` has made it."""
+def sealed_body(text: bytes) -> bytes | None:
+    """Return a JSON object up to its checksum; None if that is missing or does not fit."""
     body, _, checksum = text.rpartition(_MARK)
     number = checksum.rstrip()[:-1]
-    return number.isdigit() and zlib.crc32(body) == int(number)
+    return body if number.isdigit() and zlib.crc32(body) == int(number) else None
 
 
 def unseal(text: bytes) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def unseal(text: bytes) -> dict[str, Any]:
     Raises:
         ValueError: It is no JSON object, or is not as `seal` has made it.
     """
-    if not is_sealed(text):
+    if sealed_body(text) is None:
         raise ValueError("its checksum is missing or does not fit")
     try:
         content = json.loads(text.decode())

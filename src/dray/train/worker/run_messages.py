@@ -145,8 +145,8 @@ class Reported:
 NOTICE = b""
 # Seconds after a notice for which a rank gives no other.
 NOTICE_S = 0.08
-# Begins the line of a report of which a message tells as well.
-TOLD = b'{"told":true,'
+# Last member of the line of a report of which a message tells as well.
+TOLD = b',"told":true'
 
 
 _NUMBER = b'{"report":'

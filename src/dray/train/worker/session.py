@@ -220,7 +220,7 @@ class TrainSession:
         """
         line = run_messages.line_of(number, self._attempt, time.time(), members)
         marked = told and self._followed
-        self._metrics.append_text(run_messages.TOLD + line[1:] if marked else line)
+        self._metrics.append_text(b"%b%b}" % (line[:-1], run_messages.TOLD) if marked else line)
         return line
 
     def report_without(self, metrics: Mapping[str, object], error: Exception) -> None:

@@ -130,7 +130,7 @@ class Progress:
         self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
         self._screen_status()
 
-    def next_event(self, mailbox: queue.SimpleQueue[object], due: float) -> object:
+    def next_event(self, mailbox: queue.SimpleQueue[object], due: float = math.inf) -> object:
         """Return what comes next into a mailbox, and show meanwhile which lines came again.
 
         Args:
