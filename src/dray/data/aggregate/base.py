@@ -24,7 +24,7 @@ AccumulatorType = TypeVar("AccumulatorType")
 AggOutputType = TypeVar("AggOutputType")
 
 _ALL_ROWS = "_all rows"
-# What Arrow aggregates of all rows too, in a tenth of the time.
+# Aggregates that Arrow makes of all rows too, in a tenth of the time.
 _WITHOUT_GROUPS = ("sum", "min", "max", "mean", "count")
 
 
