@@ -399,6 +399,14 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "exclude include", _gone("name the columns to put together: Concatenator(columns=[...])")
     ),
     "Dataset": _DATASET,
+    "DataIterator": {
+        **_each(
+            "add_column columns count filter flat_map limit map map_batches num_blocks "
+            "random_shuffle sort show sum take take_all take_batch to_pandas",
+            "materialize() of it is a dataset, which has it",
+        ),
+        "iter_epochs": _gone("each iteration over it is an epoch"),
+    },
     "dray.train": _TRAIN,
     "dray.train.trainer": {"TrainingIterator": _INTERNALS},
     **_CLASSES,
