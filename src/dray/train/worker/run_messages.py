@@ -144,7 +144,7 @@ class Reported:
 # Of a rank that leaves reports in its file of metrics alone: there are some, see `report_files`.
 NOTICE = b""
 # Seconds after a notice for which a rank gives no other.
-NOTICE_S = 0.08
+NOTICE_S = 0.1
 # Last member of the line of a report of which a message tells as well.
 TOLD = b',"told":true'
 

@@ -193,7 +193,8 @@ class TrainSession:
                     json_bytes(encode(metrics))[1:-1] if plain is None else b'"metrics":' + plain
                 )
                 told = upload is not None or self._barrier or bool(self.positions)
-                line = self._write(number, members, told=told)
+                line = run_messages.line_of(number, self._attempt, time.time(), members)
+                self._metrics.append_text(self._marked(line) if told else line)
             except Exception as error:
                 self._tell_failed({}, error, brings=upload is not None)
                 raise
@@ -204,7 +205,7 @@ class TrainSession:
                 self.post(line, quiet=self._late)
             elif (now := time.monotonic()) >= self._noticed_until:  # now that it is written
                 self._noticed_until = now + run_messages.NOTICE_S
-                self.post(run_messages.NOTICE)
+                self.post(run_messages.NOTICE, quiet=True)
             if self._uploads.error is not None:
                 self._uploads.check()
             if self._securing.error is not None:
@@ -212,16 +213,9 @@ class TrainSession:
         if self._stop_at is not None and number >= self._stop_at.result():
             raise TrainingStopped
 
-    def _write(self, number: int, members: bytes, *, told: bool) -> bytes:
-        """Write the line of a report into this rank's file, and return it.
-
-        Args:
-            told: Whether a message tells of it as well, which comes later.
-        """
-        line = run_messages.line_of(number, self._attempt, time.time(), members)
-        marked = told and self._followed
-        self._metrics.append_text(b"%b%b}" % (line[:-1], run_messages.TOLD) if marked else line)
-        return line
+    def _marked(self, line: bytes) -> bytes:
+        """Return the line of a report of which a message tells as well, as the file has it."""
+        return b"%b%b}" % (line[:-1], run_messages.TOLD) if self._followed else line
 
     def report_without(self, metrics: Mapping[str, object], error: Exception) -> None:
         """Make a report whose checkpoint this rank cannot bring, so that no rank waits for it.
@@ -235,7 +229,9 @@ class TrainSession:
             encoded: dict[str, object] = {}
             with contextlib.suppress(Exception):  # the first error says more
                 found = encode(metrics)
-                self._write(self._report, json_bytes(found)[1:-1], told=True)
+                members = json_bytes(found)[1:-1]
+                line = run_messages.line_of(self._report, self._attempt, time.time(), members)
+                self._metrics.append_text(self._marked(line))
                 encoded = found
             self._tell_failed(encoded, error, brings=True)
 
