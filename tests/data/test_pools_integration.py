@@ -358,7 +358,8 @@ def test_a_slow_function_beside_idle_cores_is_advised_to_have_workers(
 
 def test_a_column_may_be_added_in_workers(core_engine: str) -> None:
     def where(batch: Any) -> Any:
-        (kind,) = [actor.class_name for actor in list_actors() if actor.state == "ALIVE"]
+        own = dray.get_runtime_context().get_actor_id()
+        (kind,) = [actor.class_name for actor in list_actors() if actor.actor_id == own]
         return [[os.getpid(), kind]] * len(batch)  # lists that Arrow has no type for
 
     rows = ROWS.add_column("where", where, concurrency=1).take_all()
