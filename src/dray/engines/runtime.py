@@ -181,6 +181,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 Function = Callable[..., Any]  # of the program's
 Described = dict[str, Any]  # as JSON can say it
+Describable = Literal["workers", "objects", "jobs", "timeline"]
 Returned = Any  # an ObjectRef, a list of them, None (num_returns=0), or an ObjectRefGenerator
 Submit = Callable[[Args, Kwargs], Returned]
 
@@ -424,7 +425,7 @@ class Runtime(ABC):
         """Return the resources that nobody holds now, summed over the nodes."""
 
     @abstractmethod
-    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+    def described(self, what: Describable) -> list[Described]:
         """Return processes, objects that they refer to, programs or what has run, as Ray does."""
 
     @abstractmethod

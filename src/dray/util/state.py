@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from dray import session
 from dray.compat.attributes import attach_getattr
+from dray.engines.runtime import Describable
 from dray.errors import ConfigError
 from dray.status import ActorStatus, ProgramStatus, TaskStatus
 from dray.util.state_rows import (
@@ -390,7 +391,7 @@ def _status() -> ProgramStatus:
     return session.current_runtime().status()
 
 
-def _described(what: Literal["workers", "objects", "jobs"], kind: type[S]) -> list[S]:
+def _described(what: Describable, kind: type[S]) -> list[S]:
     names = [entry.name for entry in fields(kind)]  # type: ignore[arg-type]
     rows = session.current_runtime().described(what)
     return [kind(**{name: row.get(name) for name in names}) for row in rows]

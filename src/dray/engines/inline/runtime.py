@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from dray.engines.inline.actor import InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
@@ -32,6 +32,7 @@ from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
     Args,
+    Describable,
     Described,
     ExecutionContext,
     Function,
@@ -336,7 +337,7 @@ class InlineRuntime(Runtime):
         self._sweep()
         return self._ledger.available()
 
-    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+    def described(self, what: Describable) -> list[Described]:
         if what == "jobs":
             return [describe_job(self.home.job_id)]
         node = self._ledger.nodes[0]

@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import ray
 import ray.util
@@ -33,6 +33,7 @@ from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
     Args,
+    Describable,
     Described,
     ExecutionContext,
     Function,
@@ -311,7 +312,7 @@ class RayRuntime(Runtime):
     def available_resources(self) -> dict[str, float]:
         return self._available()
 
-    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+    def described(self, what: Describable) -> list[Described]:
         return described(what)
 
     def status(self) -> ProgramStatus:

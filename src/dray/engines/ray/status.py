@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Literal
+from typing import Any
 
 import ray
 
 from dray.engines.ray.placement_groups import all_groups
-from dray.engines.runtime import Described
+from dray.engines.runtime import Describable, Described
 from dray.status import ActorStatus, NodeStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 _PATIENCE_S = 10
@@ -51,7 +51,7 @@ def status(nodes: list[Described]) -> ProgramStatus:
     return found(tasks=[_task(task) for task in tasks], task_count=len(tasks))
 
 
-def described(what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+def described(what: Describable) -> list[Described]:
     """Return what Ray knows of the living processes, of objects, of programs or of what has run."""
     if what == "timeline":
         events: list[Described] = ray.timeline()

@@ -11,7 +11,7 @@ import weakref
 from _blake2 import blake2b  # hashlib loads all of OpenSSL
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.process.client.conversation import accepted
@@ -34,6 +34,7 @@ from dray.engines.runtime import (
     ActorOptions,
     Args,
     CallOptions,
+    Describable,
     Described,
     Function,
     Group,
@@ -310,7 +311,7 @@ class ProcessRuntime(Values):
         found: dict[str, float] = self.demand("query", "available")
         return found
 
-    def described(self, what: Literal["workers", "objects", "jobs", "timeline"]) -> list[Described]:
+    def described(self, what: Describable) -> list[Described]:
         found: list[Described] = self.demand("query", what)
         return found
 
