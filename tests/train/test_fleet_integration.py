@@ -82,7 +82,7 @@ def test_accelerators_that_are_no_gpus(
     assert TorchTrainer(look, scaling_config=config).plan().backend == backend
     found = fit(config, storage, variable, stub=stub)
     assert [each["devices"] for each in found] == [[device] for device in devices]
-    assert [each["limits"] for each in found] == [{variable: shown}] * 2
+    assert [each["shown"] for each in found] == [shown] * 2
     assert [each["backend"] for each in found] == [backend] * 2
 
 
