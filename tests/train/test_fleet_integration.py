@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,8 @@ RAY = pytest.param("ray", marks=pytest.mark.cluster)
 @pytest.fixture(scope="module", params=["process", RAY])
 def fleet(request: pytest.FixtureRequest, _quiet: None) -> Iterator[None]:
     """A session with them."""
+    if request.param == "ray":  # which looks for Habana's package as it is imported
+        importlib.import_module("ray")
     with FakeHost(modules=STUBS), fleet_of(request.param, NODES, {"JAX_PLATFORMS": "cpu"}):
         yield
 
