@@ -52,8 +52,6 @@ def test_a_module_of_rays_says_what_to_use_instead(code: str, kind: type[AbsentE
         ("dray.worker.global_worker", "internals of Ray"),
         ("dray.services.get_node_ip_address()", "internals of Ray"),
         ("dray.state.cluster_resources()", "dray.util.state"),
-        ("dray.data.range(2).iterator().to_pandas()", "materialize() of it is a dataset"),
-        ("dray.data.range(2).iterator().iter_epochs(3)", "each iteration over it is an epoch"),
     ],
 )
 def test_what_programs_for_older_rays_use_is_not_taken_for_a_typing_error(

@@ -187,9 +187,19 @@ def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
         data.read_parquet(tmp_path, filter=col("id") > 1)
 
 
-@pytest.mark.parametrize(("name", "instead"), [("get_stats_summary", "stats()")])
-def test_public_names_of_ray_that_are_not_there_say_what_to_use(name: str, instead: str) -> None:
+@pytest.mark.parametrize(
+    ("of", "name", "instead"),
+    [
+        (ROWS, "get_stats_summary", "stats()"),
+        (ROWS.iterator(), "to_pandas", "materialize() of it is a dataset"),
+        (ROWS.iterator(), "iter_epochs", "each iteration over it is an epoch"),
+    ],
+)
+def test_public_names_of_ray_that_are_not_there_say_what_to_use(
+    of: object, name: str, instead: str
+) -> None:
     with pytest.raises(AbsentNameError) as absent:
-        getattr(dray.data.range(1), name)
+        getattr(of, name)
     assert instead in str(absent.value)
     assert "internals" not in str(absent.value)
+    assert "did you mean" not in str(absent.value)
