@@ -92,6 +92,34 @@ def test_report_does_not_wait_for_the_disk(
     assert all(checksum for _, checksum in manifest["files"].values())
 
 
+def test_a_checkpoint_that_a_rank_gives_up_before_it_is_told_of_is_lost_for_all(
+    process_engine: None, storage: Path
+) -> None:
+    def give_up(*_: object) -> None:
+        raise TimeoutError("it took too long")
+
+    def train() -> None:
+        gives_up = dray.train.get_context().get_world_rank() == 1
+        answers = threading.Event()
+        with disk("checkpoint_000000", answers.wait):
+            save(0)
+            if gives_up:
+                signal.signal(signal.SIGALRM, give_up)
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                with pytest.raises(TimeoutError):
+                    save(1)  # waits until the one before is secured
+            answers.set()
+            if not gives_up:
+                with pytest.raises(StorageError, match=r"rank 1: TimeoutError: it took too long"):
+                    save(1)
+        dray.train.report({"step": 2})
+        dray.train.collective.barrier()
+        save(3)
+
+    fit(train, storage)
+    assert sorted(manifests(storage / "run")) == ["checkpoint_000000", "checkpoint_000001"]
+
+
 def rewrite(path: Path, **changes: Any) -> None:
     manifest = {**unseal((path / ".dray.json").read_bytes()), **changes}
     (path / ".dray.json").write_bytes(seal(json.dumps(manifest, separators=(",", ":")).encode()))

@@ -195,17 +195,18 @@ class TrainSession:
                 told = upload is not None or self._barrier or bool(self.positions)
                 line = run_messages.line_of(number, self._attempt, time.time(), members)
                 self._metrics.append_text(self._marked(line) if told else line)
+                self._report = number + 1
+                word = self._word(number, metrics, upload, validation) if told else None
             except Exception as error:
-                self._tell_failed({}, error, brings=upload is not None)
+                self._tell_failed(number, {}, error, brings=upload is not None)
                 raise
-            self._report = number + 1
-            if told:
-                self._tell(number, metrics, upload, validation)
+            if word is not None:
+                self._tell(word, upload)
             elif not self._followed:
                 self.post(line, quiet=self._late)
             elif (now := time.monotonic()) >= self._noticed_until:  # now that it is written
-                self._noticed_until = now + run_messages.NOTICE_S
                 self.post(run_messages.NOTICE, quiet=True)
+                self._noticed_until = now + run_messages.NOTICE_S
             if self._uploads.error is not None:
                 self._uploads.check()
             if self._securing.error is not None:
@@ -233,15 +234,17 @@ class TrainSession:
                 line = run_messages.line_of(self._report, self._attempt, time.time(), members)
                 self._metrics.append_text(self._marked(line))
                 encoded = found
-            self._tell_failed(encoded, error, brings=True)
+            self._tell_failed(self._report, encoded, error, brings=True)
 
-    def _tell_failed(self, metrics: dict[str, object], error: Exception, *, brings: bool) -> None:
+    def _tell_failed(
+        self, number: int, metrics: dict[str, object], error: Exception, *, brings: bool
+    ) -> None:
         """Tell the controller of a report that has failed here: the other ranks count it as well.
 
         Otherwise what a rank that goes on reports next would join what the others have reported
         before.
         """
-        number, files = self._report, () if brings else None
+        files = () if brings else None
         self._report = number + 1
         trouble = str(error) if isinstance(error, StorageError) else describe(error)
         self.post(self._reported(number, metrics, files=files, trouble=trouble))
@@ -258,31 +261,34 @@ class TrainSession:
             **details,
         )
 
-    def _tell(
+    def _word(
         self,
         number: int,
         metrics: Mapping[str, object],
         upload: Upload | None,
         validation: dict[str, object] | None,
-    ) -> None:
-        """Tell the controller of a report with more than metrics; wait for what it waits for."""
+    ) -> run_messages.Reported:
+        """Return the word of a report with more than metrics, its files put together if may be."""
         if upload is not None and not upload.beside:
             self._securing.wait()
-        prepared = None if upload is None else self._prepare(number, upload)
-        if upload is not None and prepared is not None:
-            upload = replace(upload, source=Checkpoint(prepared.path))
-        if upload is not None or self._barrier:
-            self._uploads.begin(number, upload)
-        told = self._reported(
+        return self._reported(
             number,
             encode(metrics),
             files=None if upload is None else upload.files,
             directory=None if upload is None else upload.directory,
             in_place=upload is not None and upload.in_place,
             validation=validation,
-            prepared=prepared,
+            prepared=None if upload is None else self._prepare(number, upload),
         )
-        self.post(told, quiet=upload is None and self._late)
+
+    def _tell(self, word: run_messages.Reported, upload: Upload | None) -> None:
+        """Tell the controller of a report with more than metrics; wait for what it waits for."""
+        number = word.report
+        if upload is not None and word.prepared is not None:
+            upload = replace(upload, source=Checkpoint(word.prepared.path))
+        if upload is not None or self._barrier:
+            self._uploads.begin(number, upload)
+        self.post(word, quiet=upload is None and self._late)
         if upload is not None and upload.beside:
             self._uploads.go_on_beside(number)
             if self._barrier:
