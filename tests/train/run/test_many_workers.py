@@ -69,6 +69,19 @@ def test_a_rank_far_ahead_costs_no_more_a_report() -> None:
     assert growth < TOO_MUCH  # looking at all that are open costs 10 times as much
 
 
+def test_reports_that_are_heard_together_cost_no_more_each() -> None:
+    def cost_s(count: int) -> float:
+        book = ReportTracker(1)
+        for number in range(count):
+            book.reported(0, Reported(number, {}))
+        began = time.process_time()
+        assert sum(1 for _ in book.complete()) == count
+        return (time.process_time() - began) / count
+
+    growth = min(cost_s(80_000) / cost_s(4_000) for _ in range(2))
+    assert growth < TOO_MUCH  # looking for the first among all costs 10 times as much
+
+
 def test_a_collective_of_many_ranks() -> None:
     collectives = CollectiveTracker(3)
     assert collectives.joined(1, CollectiveArrival(0, "barrier", ())) is None

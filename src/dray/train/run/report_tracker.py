@@ -7,7 +7,7 @@ in proportion to their number: ranks are counted by the newest report they have 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -163,7 +163,8 @@ class ReportTracker:
         self._newest = dict.fromkeys(range(world_size), -1)
         self._reported_at = 0.0
         self._ended: dict[int, float] = {}
-        self._open: dict[int, PendingReport] = {}  # in the order of their numbers
+        # In the order of their numbers; its first is found at once, however many were before.
+        self._open: OrderedDict[int, PendingReport] = OrderedDict()
         self._to_divide: dict[int, PendingReport] = {}  # of these, those that bring files
         self._done = -1  # the highest number that was complete
 
@@ -194,7 +195,7 @@ class ReportTracker:
         newest = next(reversed(self._open), -1)
         self._open[number] = entry = PendingReport(number, now)
         if number < newest:  # from far behind, with files
-            self._open = dict(sorted(self._open.items()))
+            self._open = OrderedDict(sorted(self._open.items()))
         return entry
 
     def _forget(self, number: int) -> PendingReport:
