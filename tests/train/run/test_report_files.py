@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ from unittest import mock
 
 import pytest
 
-from dray.engines.base import Actor, Died, Posted
+from dray.engines.base import Actor, Died, Output, Posted
 from dray.errors import WorkerDiedError
+from dray.train.run.events import Signal
 from dray.train.run.report_files import ReportFiles
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import NOTICE, NOTICE_S, TOLD, Reported, line_of
@@ -31,17 +31,30 @@ def directory(tmp_path: Path) -> Iterator[RunDirectory]:
     directory.storage.close()
 
 
+class Clock:
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 @pytest.fixture
-def files(directory: RunDirectory) -> Iterator[ReportFiles]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def files(directory: RunDirectory, clock: Clock) -> Iterator[ReportFiles]:
     write(directory, 5)  # of an attempt before
     files = ReportFiles(directory)
     files.begin(2)
-    yield files
+    with mock.patch("dray.train.run.report_files.time", clock):
+        yield files
     files.end()
 
 
-def write(directory: RunDirectory, *reports: int, told: bool = False) -> None:
-    with contextlib.closing(directory.metrics(0, 0)) as file:
+def write(directory: RunDirectory, *reports: int, told: bool = False, rank: int = 0) -> None:
+    with contextlib.closing(directory.metrics(rank, 0)) as file:
         for report in reports:
             line = line_of(report, 0, 0.0, b'"metrics":{"n":%d}' % report)
             file.append_text(line[:-1] + TOLD + b"}" if told else line)
@@ -59,29 +72,46 @@ def told(report: int) -> Posted:
 
 
 def test_reports_are_heard_with_a_notice_and_before_what_is_said_later(
-    directory: RunDirectory, files: ReportFiles
+    directory: RunDirectory, files: ReportFiles, clock: Clock
 ) -> None:
     write(directory, 6, 7)
     assert heard(files) == []
+    write(directory, 3, rank=1)
+    assert heard(files, NOTICED, 1) == [3]
+    write(directory, 4, rank=1)
     assert heard(files, NOTICED, 0) == [6, 7]
+    assert files.due > clock.now  # a notice is no reason to read the files of others
     write(directory, 8)
-    assert heard(files, told(0), 1) == [8, 0]
-    write(directory, 9)
-    assert heard(files, DIED, 0) == [9]
-    assert heard(files) == []
+    assert heard(files, told(9), 0) == [8, 9]
+    assert files.due <= clock.now
+    assert heard(files, told(10), 0) == [10]
+    assert heard(files, Signal.READ_REPORTS) == [4]  # once, for both
+    assert files.due > clock.now
+    write(directory, 5, rank=1)
+    assert heard(files, DIED, 0) == [5]
+
+
+def test_a_rank_that_ends_before_it_can_give_a_notice_is_heard(
+    directory: RunDirectory, files: ReportFiles
+) -> None:
+    write(directory, 6)
+    write(directory, 7, told=True)
+    write(directory, 8)
+    assert heard(files, DIED, 0) == [6, 8]
 
 
 def test_what_comes_after_the_notice_is_heard_when_its_time_is_over(
-    directory: RunDirectory, files: ReportFiles
+    directory: RunDirectory, files: ReportFiles, clock: Clock
 ) -> None:
     assert files.due == math.inf
     write(directory, 6)
     assert heard(files, NOTICED, 0) == [6]
     write(directory, 7)
-    left_s = files.due - time.monotonic()
-    assert left_s < 2 * NOTICE_S
-    time.sleep(max(left_s, 0.0))
-    assert heard(files) == [7]
+    assert NOTICE_S < files.due < 2 * NOTICE_S
+    printed = Output(ACTOR, "stdout", b"more and more, so that nothing else comes")
+    assert heard(files, printed, 0) == []
+    clock.now = files.due
+    assert heard(files, printed, 0) == [7]
     assert files.due == math.inf
     write(directory, 8)
     assert heard(files) == []  # it would have given a notice
@@ -99,7 +129,7 @@ def test_reports_after_one_with_files_wait_for_its_message(
     assert heard(files) == [8]
 
 
-def test_a_message_that_never_comes_holds_up_nothing_beyond_the_next_one_or_the_end(
+def test_a_message_that_never_comes_holds_up_nothing_beyond_the_next_one(
     directory: RunDirectory, files: ReportFiles
 ) -> None:
     write(directory, 6, told=True)
@@ -107,8 +137,8 @@ def test_a_message_that_never_comes_holds_up_nothing_beyond_the_next_one_or_the_
     write(directory, 8, told=True)
     write(directory, 9)
     assert heard(files, NOTICED, 0) == []
-    assert heard(files, told(8), 0) == [8]
-    assert heard(files, DIED, 0) == [7, 9]
+    assert heard(files, told(8), 0) == [7, 8]  # in the order in which they were made
+    assert heard(files) == [9]
 
 
 def test_a_line_is_taken_once_it_is_whole(directory: RunDirectory, files: ReportFiles) -> None:

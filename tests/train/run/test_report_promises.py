@@ -26,7 +26,7 @@ from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.run.controller import Controller
-from dray.train.run.events import Interrupt, Signal
+from dray.train.run.events import Interrupt
 from dray.train.run.failure import Outcome
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.screens import Screen
@@ -165,7 +165,7 @@ class Rank(Actor):
             self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
         else:
             self.write(line)
-            if not self.noticed:  # whose time is never over, as none of it passes
+            if not self.noticed:
                 self.noticed = True
                 self.post(run_messages.NOTICE)
         self.made += 1
@@ -237,6 +237,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     deaths: int = 0
     shut: bool = False
     impatient: bool = False  # time has passed, or the user has pressed Ctrl-C
+    now: float = 0.0  # by the clock of notices, in seconds
     name = "made up"
     distributed = True
     shows_output = True
@@ -252,13 +253,15 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         self._events.append(item)
 
-    def get(self, *_: Any, **__: Any) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
         while not self._events:
-            self.go_on()
+            if timeout == 0:
+                raise queue.Empty
+            self.go_on(notices=timeout is not None)
         return self._events.pop(0)
 
-    def go_on(self) -> None:
-        """Let one thing happen."""
+    def go_on(self, *, notices: bool) -> None:
+        """Let one thing happen, perhaps the end of the time for which ranks give no notice."""
         moves: dict[str, Callable[[], object]] = {
             f"{what} {rank.number}": move
             for rank in self.ranks
@@ -269,8 +272,8 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
         else:
             moves["Ctrl-C"] = lambda: self.put(Interrupt("Ctrl-C"))
         moves["shutdown"] = self.shut_down
-        if any(rank.noticed for rank in self.ranks):
-            moves["looks"] = lambda: self.put(Signal.READ_REPORTS)
+        if notices:
+            moves["looks"] = self.end_notices
         # What ends ranks or patience is rarer than what they do.
         rare = [n for n in moves if n.split()[0] in ("dies", "Ctrl-C", "time", "shutdown")]
         often = [name for name in moves if name not in rare]
@@ -280,6 +283,12 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
         result: Any = moves[name]()
         if callable(result):
             result()
+
+    def end_notices(self) -> None:
+        self.now += 1
+        for rank in self.ranks:
+            rank.noticed = False
+        raise queue.Empty
 
     def shut_down(self) -> None:
         """End the session in another thread."""
@@ -367,7 +376,12 @@ def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
     Timer.world = world
     directory = world.directory = RunDirectory(path)
     directory.storage.open()
-    with mock.patch("dray.train.run.events.threading.Timer", Timer):
+    clock = mock.Mock(monotonic=lambda: world.now)
+    with (
+        mock.patch("dray.train.run.events.threading.Timer", Timer),
+        mock.patch("dray.train.run.report_files.time", clock),
+        mock.patch("dray.train.run.output.progress.time", clock),
+    ):
         controller = Controller(
             world,  # type: ignore[arg-type]
             directory,
@@ -449,3 +463,14 @@ def test_ranks_stop_at_the_next_report_of_who_is_ahead_though_it_has_not_heard_y
     outcome, directory = run(World(scripts, False, in_order(*order)), tmp_path / "run")
     assert outcome.state is State.ABORTED
     assert [committed.report for committed in directory.checkpoints()] == [1]
+
+
+def test_a_report_that_is_read_as_the_grace_ends_begins_it_anew(tmp_path: Path) -> None:
+    order = (
+        *("reports 0", "Ctrl-C", "reports 0", "time passes"),  # the second one without a notice
+        *("hears 0", "hears 0", "reports 0", "gone 0"),
+    )
+    world = World([Script([False] * 3, "hangs")], False, in_order(*order), one_host=True)
+    outcome, _ = run(world, tmp_path / "run")
+    assert outcome.state is State.ABORTED
+    assert world.ranks[0].made == 3

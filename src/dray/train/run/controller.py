@@ -207,17 +207,17 @@ class Controller:
     # Events.
 
     def _take(self, event: object) -> None:
-        if isinstance(event, Due):
-            if not event.counts:
-                return
-            event = event.event
         actor = getattr(event, "actor", None)
         rank = None if actor is None else self._rank_of(actor)
         if actor is not None and rank is None:  # it is of an earlier attempt
             return
-        if self._state in AT_WORK and not isinstance(event, Output):
+        if self._state in AT_WORK:
             with self._failing_as_controller():
                 self._hear(self._files.said_until(event, rank))
+        if isinstance(event, Due):
+            if not event.counts:  # perhaps since a report has been heard
+                return
+            event = event.event
         take, states = self._takers[event if isinstance(event, Signal) else type(event)]
         if self._state in states:
             take(self, event)

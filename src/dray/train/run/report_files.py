@@ -2,10 +2,14 @@
 
 A report without files is a line in its rank's file. Where all workers run on the driver's host, no
 message says the same once more: a rank that makes reports gives a notice, and none for `NOTICE_S`
-after it. The driver reads the rank's file as it takes the notice, before it takes anything else
-that is said, and once more when it has heard no notice for longer than `NOTICE_S`. None is missed
-so: a rank looks at the time when it has written the line, so a line without a notice lay in the
-file before that last look. The end of a rank is said after its last notice, and read up to there.
+after it. The driver reads the rank's file as it takes the notice, and once more when it has heard
+no notice for longer than `NOTICE_S`. None is missed so: a rank looks at the time when it has
+written the line, so a line without a notice lay in the file before that last look. At its end a
+rank's file is read once more, for what it has written and could not say.
+
+Before that last look, reports may lie there which come before what others say. So when one says
+something else than a notice, the files of all are read as soon as no more has come: once for all
+that ranks say together, or each would cost more among many. Before an end they are read at once.
 
 A report of which a message tells as well, of a checkpoint or of positions in datasets, is marked in
 the file. Reading stops at such a line until the message has come, which may be much later: the
@@ -18,7 +22,8 @@ import math
 import time
 from collections.abc import Iterator
 
-from dray.engines.base import Posted
+from dray.engines.base import Output, Posted
+from dray.train.run.events import Signal
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.storage.sealed import LineFollower, sealed_body
 from dray.train.worker.run_messages import NOTICE, NOTICE_S, TOLD, Reported, WrittenReport
@@ -36,6 +41,7 @@ class ReportFiles:
         self._newest: list[float] = []  # by rank, the newest report of which a message has told
         self._due: dict[int, float] = {}  # rank -> when its file is to be read once more
         self._halted: dict[int, int] = {}  # rank -> marked report at which reading has stopped
+        self._behind = False  # whether something has been said after what may lie in files
 
     def begin(self, size: int) -> None:
         """Follow the files of an attempt's ranks, before these have begun to write."""
@@ -54,10 +60,10 @@ class ReportFiles:
     @property
     def due(self) -> float:
         """The time, by the monotonic clock, at which to read though nothing is said."""
-        return min(self._due.values(), default=math.inf)
+        return 0.0 if self._behind and self._due else min(self._due.values(), default=math.inf)
 
     def said_until(self, event: object, rank: int | None) -> list[tuple[int, object]]:
-        """Return rank and message or report, of all that was said until an event, with this.
+        """Return what ranks have said until an event, and with it: each rank, message or report.
 
         Args:
             rank: The rank whose event it is, if it is one's.
@@ -66,22 +72,42 @@ class ReportFiles:
             StorageError: A file cannot be read.
         """
         message = event.message if isinstance(event, Posted) else None
-        if rank is not None and message == NOTICE:
-            self._notice(rank)
-        elif rank is not None and message is None:  # its end: no message will come any more
-            self._told(rank, math.inf)
-        said: list[tuple[int, object]] = list(self._read())
+        if isinstance(message, bytes) and message != NOTICE:
+            message = WrittenReport(message)
+        if rank is not None and self._followers and not isinstance(event, Output):
+            self._prepare(rank, message)
+        to_read = self._to_read(event, rank)
+        said: list[tuple[int, object]] = [each for of in to_read for each in self._read(of)]
         if rank is not None and message:
-            message = WrittenReport(message) if isinstance(message, bytes) else message
             said.append((rank, message))
-            if isinstance(message, Reported):
+            if isinstance(message, Reported) and self._followers:
                 self._told(rank, message.report)
         return said
 
+    def _prepare(self, rank: int, message: object) -> None:
+        """See to it that a rank's file is read as far as it may be before its event is taken."""
+        if message == NOTICE:
+            self._notice(rank)
+        elif message is None:  # its end: no message will come any more
+            self._told(rank, math.inf)
+            self._notice(rank)
+        elif isinstance(message, Reported):
+            self._told(rank, message.report - 1)  # or never will
+
+    def _to_read(self, event: object, rank: int | None) -> list[int]:
+        """Return the ranks whose files are to be read before an event is taken."""
+        if isinstance(event, Posted):
+            self._behind |= event.message != NOTICE
+            return [rank] if rank in self._due else []
+        if isinstance(event, Output) or (event is Signal.READ_REPORTS and not self._behind):
+            now = time.monotonic()
+            return [each for each, due in self._due.items() if due <= now]
+        self._behind = False
+        return list(self._due)
+
     def _told(self, rank: int, report: float) -> None:
-        """Take note that a message has told of a report: reading goes on after its line."""
-        if self._followers:
-            self._newest[rank] = report
+        """Take note that messages have told of the reports up to one: reading goes on after it."""
+        self._newest[rank] = report
         if rank in self._halted and report >= self._halted[rank]:
             del self._halted[rank]
             self._notice(rank)
@@ -89,18 +115,17 @@ class ReportFiles:
     def _notice(self, rank: int) -> None:
         self._due[rank] = time.monotonic() + _LOOK_S
 
-    def _read(self) -> Iterator[tuple[int, WrittenReport]]:
-        for rank, due in list(self._due.items()):
-            if time.monotonic() >= due:
-                del self._due[rank]
-            for line in self._followers[rank].lines():
-                body = sealed_body(line)
-                if body is None:  # cut short by a full disk
-                    continue
-                report = WrittenReport(line)
-                if not body.endswith(TOLD):
-                    yield rank, report
-                elif report.report > self._newest[rank]:
-                    self._halted[rank] = report.report
-                    self._due.pop(rank, None)
-                    break
+    def _read(self, rank: int) -> Iterator[tuple[int, WrittenReport]]:
+        if time.monotonic() >= self._due[rank]:
+            del self._due[rank]
+        for line in self._followers[rank].lines():
+            body = sealed_body(line)
+            if body is None:  # cut short by a full disk
+                continue
+            report = WrittenReport(line)
+            if not body.endswith(TOLD):
+                yield rank, report
+            elif report.report > self._newest[rank]:
+                self._halted[rank] = report.report
+                self._due.pop(rank, None)
+                return

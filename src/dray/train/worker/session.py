@@ -82,7 +82,7 @@ class TrainSession:
         self._attempt = run.attempt
         self._barrier = run.report_barrier
         self._late = run.may_be_late
-        self._followed = run.files_followed and self._late
+        self._followed = run.files_followed
         self._noticed_until = 0.0
         self._sequence = 0
         self._requests = 0
