@@ -50,11 +50,9 @@ class ReportFiles:
         self._newest = [-1] * size
 
     def end(self) -> None:
-        """Free the files."""
+        """Follow none of them any more."""
         self._due.clear()
         self._halted.clear()
-        for follower in self._followers:
-            follower.close()
         self._followers = []
 
     @property
