@@ -53,6 +53,7 @@ class ReportFiles:
         """Follow none of them any more."""
         self._due.clear()
         self._halted.clear()
+        self._behind = False
         self._followers = []
 
     @property

@@ -149,9 +149,6 @@ NOTICE_S = 0.1
 TOLD = b',"told":true'
 
 
-_NUMBER = b'{"report":'
-
-
 def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
     """Return a report as a JSON object: a line of the rank's file, and, without files, a message.
 
@@ -173,7 +170,7 @@ class WrittenReport(Reported):
     has_metrics = True
 
     def __init__(self, line: bytes) -> None:
-        self.__dict__.update(report=int(line[len(_NUMBER) : line.index(b",")]), line=line)
+        self.__dict__.update(report=int(line[line.index(b":") + 1 : line.index(b",")]), line=line)
 
     @functools.cached_property
     def metrics(self) -> dict[str, object]:
