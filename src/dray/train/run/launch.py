@@ -41,16 +41,17 @@ class Launch:
     validates: bool
 
     @property
-    def _wants_reports(self) -> bool:
-        """True if a callback is to hear of each report at once."""
+    def _may_be_late(self) -> bool:
+        """True if nobody waits for a report without files: neither the ranks, nor a callback."""
         hooks = (type(callback).after_report for callback in self.config.callbacks)
-        return any(hook is not UserCallback.after_report for hook in hooks)
+        heard = any(hook is not UserCallback.after_report for hook in hooks)
+        return not (self.config.report_barrier or heard)
 
     @property
     def follows_files(self) -> bool:
         """True if reports without files are read where ranks write them."""
         here = self.engine.one_host and not isinstance(self.directory.path, RemotePath)
-        return here and not (self.config.report_barrier or self._wants_reports)
+        return here and self._may_be_late
 
     def start(
         self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
@@ -92,7 +93,7 @@ class Launch:
             checkpoint=path_within(checkpoint.path) if checkpoint else None,
             positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
-            reports_wanted=self._wants_reports,
+            may_be_late=self._may_be_late,
             files_followed=self.follows_files,
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,

@@ -22,7 +22,7 @@ class RunInfo:
         token: Contents of the directory's lock file; None if workers need not look.
         first_report: The number of the attempt's first report.
         report_barrier: Whether each report waits for every rank.
-        reports_wanted: Whether the driver wants to hear of each report at once.
+        may_be_late: Whether nobody waits for what a report without files tells.
         files_followed: Whether the driver reads reports without files where ranks write them.
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
             as made that.
@@ -37,7 +37,7 @@ class RunInfo:
     first_report: int
     checkpoint: str | None
     report_barrier: bool = False
-    reports_wanted: bool = False
+    may_be_late: bool = True
     files_followed: bool = False
     positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     working_directory: str | None = None
@@ -45,11 +45,6 @@ class RunInfo:
     care: Care = Care()  # noqa: RUF009 (it cannot be changed)
     filesystem: Any = field(default=None, repr=False)
     log_level: int | None = None
-
-    @property
-    def may_be_late(self) -> bool:
-        """True if nobody waits for what a report without files tells."""
-        return not (self.report_barrier or self.reports_wanted)
 
     @property
     def place(self) -> Place:
