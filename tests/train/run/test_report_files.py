@@ -61,10 +61,12 @@ def write(directory: RunDirectory, *reports: int, told: bool = False, rank: int 
 
 
 def heard(files: ReportFiles, event: object = None, rank: int | None = None) -> list[int]:
+    """Return the reports that are taken, those as well for which the last one stands."""
     said = files.said_until(event, rank)
     reports = [message for _, message in said if isinstance(message, Reported)]
     assert all(each.metrics == {"metrics": {"n": each.report}} for each in reports)
-    return [each.report for each in reports]
+    assert all(each.count == 1 for each in reports if each.files)
+    return [n for each in reports for n in range(each.report - each.count + 1, each.report + 1)]
 
 
 def told(report: int) -> Posted:
@@ -153,7 +155,9 @@ def test_a_line_is_taken_once_it_is_whole(directory: RunDirectory, files: Report
     with path.open("ab") as file:
         file.write(line.replace(b'"report":6', b'"report":7') + b"\n")  # its checksum does not fit
     write(directory, 8)
-    assert heard(files) == [8]
+    assert heard(files)[-1] == 8
+    assert files.find(0, 7) is None
+    assert files.find(0, 8) is not None
 
 
 def test_long_lines_are_read(directory: RunDirectory, files: ReportFiles) -> None:
@@ -165,3 +169,18 @@ def test_long_lines_are_read(directory: RunDirectory, files: ReportFiles) -> Non
     assert [message.metrics for _, message in said if isinstance(message, Reported)] == [
         {"metrics": {"text": text}}
     ] * 2
+
+
+def test_a_report_for_which_a_later_one_stands_can_be_looked_up(
+    directory: RunDirectory, files: ReportFiles
+) -> None:
+    write(directory, *range(6, 300))
+    assert heard(files, NOTICED, 0) == list(range(6, 300))
+    write(directory, 300)
+    found = {n: files.find(0, n) for n in (5, 6, 7, 150, 299, 300)}
+    assert found.pop(5) is None  # of the attempt before
+    assert found.pop(300) is None  # not read yet
+    for number, report in found.items():
+        assert report is not None
+        assert (report.report, report.metrics) == (number, {"metrics": {"n": number}})
+    assert files.find(1, 6) is None

@@ -7,6 +7,7 @@ only when nothing else is chosen, so no example depends on how fast this machine
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import tempfile
 from collections.abc import Callable, Iterable
@@ -159,10 +160,12 @@ class Rank(Actor):
         brings = self.script.brings[self.made]
         files = ("shared", f"of-{self.number}") if brings else None
         self.waits = told = brings or self.world.barrier
-        line = run_messages.line_of(self.made, 0, 0.0, b'"metrics":{}')
+        metrics = {"of": self.number, "made": self.made}
+        members = b'"metrics":%b' % json.dumps(metrics).encode()
+        line = run_messages.line_of(self.made, 0, 0.0, members)
         if told or not self.world.one_host:
             self.write(line[:-1] + run_messages.TOLD + b"}")
-            self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
+            self.post(run_messages.Reported(self.made, {"metrics": metrics}, files))
         else:
             self.write(line)
             if not self.noticed:
@@ -340,6 +343,11 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     def brought(self, report: int) -> list[Rank]:
         return [rank for rank in self.ranks if rank.made > report and rank.script.brings[report]]
 
+    def metrics_of(self, report: int) -> dict[int, dict[str, object]]:
+        """What each rank that has made a report has said in it."""
+        made = [rank.number for rank in self.ranks if rank.made > report]
+        return {number: {"metrics": {"of": number, "made": report}} for number in made}
+
     def to_be_had(self, report: int) -> bool:
         """Whether its files can be put together: no rank has failed before it gave its own."""
         return all(
@@ -419,6 +427,8 @@ def test_what_every_rank_has_reported_is_kept(
         assert not any(committed.is_provisional for committed in found)
         assert all(committed.first_damaged_file() is None for committed in found)
         told = [line["state"] for line in directory.events() if line["event"] == "state"]
+    for committed in found:
+        assert committed.metrics == world.metrics_of(committed.report)
     event(f"ended {outcome.state.value}")
     event("drained" if "DRAINING" in told else "went straight")
     assert kept == sorted(kept)
@@ -474,3 +484,18 @@ def test_a_report_that_is_read_as_the_grace_ends_begins_it_anew(tmp_path: Path) 
     outcome, _ = run(world, tmp_path / "run")
     assert outcome.state is State.ABORTED
     assert world.ranks[0].made == 3
+
+
+def test_a_checkpoint_has_the_metrics_of_a_rank_that_is_ahead(tmp_path: Path) -> None:
+    order = (
+        *("reports 0",) * 3,  # the last two are read at once
+        *("reports 1", "reports 1", "hears 1", "stages 1", "hears 1", "hears 0"),
+        *("returns 0", "returns 1", "gone 0", "gone 1"),
+    )
+    scripts = [Script([False] * 3, "returns"), Script([False, True], "returns")]
+    world = World(scripts, False, in_order(*order), one_host=True)
+    outcome, directory = run(world, tmp_path / "run")
+    assert outcome.state is State.FINISHED
+    (committed,) = directory.checkpoints()
+    assert committed.metrics == world.metrics_of(1)
+    assert committed.metrics.keys() == {0, 1}

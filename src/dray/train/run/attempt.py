@@ -16,6 +16,7 @@ from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.failure import FailureLog, to_error
 from dray.train.run.nodes.preemptions import Preemptions
 from dray.train.run.output.reading import ReadingRecord
+from dray.train.run.report_files import ReportFiles
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
@@ -34,6 +35,7 @@ class Attempt:
     Attributes:
         number: Number of earlier starts of the workers.
         store: Makes checkpoints of what the workers have staged.
+        files: Has what ranks report in their files of metrics alone.
         barrier: As `RunConfig.report_barrier`.
         finds_room: Tells, once a checkpoint is committed, whether ranks are to start again with
             more of them: those that wait for it stop there.
@@ -49,6 +51,7 @@ class Attempt:
     group: WorkerGroup
     directory: RunDirectory
     store: CheckpointStore
+    files: ReportFiles
     barrier: bool
     finds_room: Callable[[Attempt], bool]
     preemptions: Preemptions
@@ -135,6 +138,7 @@ class Attempt:
         if entry.trouble is not None:
             self.store.abandon(entry)
         elif entry.files:
+            self._look_up_rest(entry)
             committed = self.store.commit(entry, len(self.group))
             if self.stop_at is None and self.finds_room(self):
                 self._stop_at(entry.report)
@@ -151,6 +155,12 @@ class Attempt:
             return None
         self.store.delete_surplus()  # ranks do not wait for it
         return Checkpoint.at(committed.path)
+
+    def _look_up_rest(self, entry: PendingReport) -> None:
+        """Look up the metrics of ranks that have brought no files, and reported more since."""
+        for rank in range(len(self.group)):
+            if rank not in entry.told and (written := self.files.find(rank, entry.report)):
+                entry.told[rank] = written
 
     def check_collectives(self) -> None:
         """Look whether those who wait in a collective can still be met there.

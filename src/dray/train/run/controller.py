@@ -365,8 +365,9 @@ class Controller:
         self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
-        of_run = (self.directory, self._store, self.config.report_barrier, self._finds_room)
-        self._attempt = Attempt(self._number, group, *of_run, self._departure.preemptions())
+        of_run = (self.directory, self._store, self._files, self.config.report_barrier)
+        of_nodes = (self._finds_room, self._departure.preemptions())
+        self._attempt = Attempt(self._number, group, *of_run, *of_nodes)
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:

@@ -14,6 +14,10 @@ that ranks say together, or each would cost more among many. Before an end they 
 A report of which a message tells as well, of a checkpoint or of positions in datasets, is marked in
 the file. Reading stops at such a line until the message has come, which may be much later: the
 reports of a rank are taken in the order in which it has made them.
+
+Of many reports that are read at once the last stands for the others: a driver has as much to do
+where ranks report a thousand times a second. One of the others is looked up when it turns out to
+belong to a checkpoint, which another rank has brought.
 """
 
 from __future__ import annotations
@@ -24,9 +28,16 @@ from collections.abc import Iterator
 
 from dray.engines.base import Output, Posted
 from dray.train.run.events import Signal
+from dray.train.storage.line_follower import LineFollower
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.storage.sealed import LineFollower, sealed_body
-from dray.train.worker.run_messages import NOTICE, NOTICE_S, TOLD, Reported, WrittenReport
+from dray.train.worker.run_messages import (
+    NOTICE,
+    NOTICE_S,
+    TOLD,
+    Reported,
+    WrittenReport,
+    report_of,
+)
 
 # Seconds after a notice until its rank's file is read once more, if no other notice has come.
 _LOOK_S = 1.25 * NOTICE_S
@@ -83,6 +94,15 @@ class ReportFiles:
                 self._told(rank, message.report)
         return said
 
+    def find(self, rank: int, report: int) -> WrittenReport | None:
+        """Return a report that a rank has made without files, if it is one of those read.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        line = self._followers[rank].find(report, report_of) if self._followers else None
+        return None if line is None else WrittenReport(line)
+
     def _prepare(self, rank: int, message: object) -> None:
         """See to it that a rank's file is read as far as it may be before its event is taken."""
         if message == NOTICE:
@@ -117,12 +137,9 @@ class ReportFiles:
     def _read(self, rank: int) -> Iterator[tuple[int, WrittenReport]]:
         if time.monotonic() >= self._due[rank]:
             del self._due[rank]
-        for line in self._followers[rank].lines():
-            body = sealed_body(line)
-            if body is None:  # cut short by a full disk
-                continue
-            report = WrittenReport(line)
-            if not body.endswith(TOLD):
+        for line, count in self._followers[rank].lines(TOLD):
+            report = WrittenReport(line, count)
+            if not line.rpartition(b",")[0].endswith(TOLD):
                 yield rank, report
             elif report.report > self._newest[rank]:
                 self._halted[rank] = report.report

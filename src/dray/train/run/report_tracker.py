@@ -307,12 +307,13 @@ class ReportTracker:
             return False
         last = self._failed_at
         for newest in self._at_work.at:
-            to_make = [
+            to_make = (
                 entry
                 for entry in self._open.values()
                 if newest < entry.report <= last and not entry.is_lost
-            ]
-            if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
+            )
+            first = next(to_make, None)
+            if first is not None and (last - newest == 1 or now - first.since < within_s):
                 return True
         return False
 

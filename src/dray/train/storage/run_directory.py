@@ -27,12 +27,13 @@ from dray.errors import NoRunError, StorageError, visible
 from dray.train.storage.base import Lines, Log, Storage
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.copies import Care
+from dray.train.storage.line_follower import LineFollower
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.names import EVENTS, LOGS, METRICS, RUN, WORKING, is_checkpoint_name
 from dray.train.storage.place import Place, RemotePath, content_of
 from dray.train.storage.remote.object_storage import ObjectStorage
-from dray.train.storage.sealed import Fits, LineFollower, seal, unseal
+from dray.train.storage.sealed import Fits, seal, unseal
 from dray.user_warnings import warn_user
 
 # The event of the first checkpoint of a run that has none.

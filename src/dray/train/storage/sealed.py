@@ -28,9 +28,6 @@ _MARK = b',"crc32":'
 # Seconds between looks whether an open file is still there: each costs a system call.
 _LOOK_S = 1.0
 
-# Bytes that a follower reads at once.
-_CHUNK = 64 << 10
-
 
 def seal(text: bytes) -> bytes:
     """Return a JSON object, which may not be empty, with the checksum of itself as a last member.
@@ -124,40 +121,6 @@ class LineFile:
         """Free the file."""
         with StorageError.instead(f"{self._path} cannot be written"):  # told only now, by NFS
             os.close(self._fd)
-
-
-class LineFollower:
-    """Reads the lines that are added to a file from now on, as they come.
-
-    The file is not kept open: a driver may follow more of them than it may have open.
-
-    Raises:
-        StorageError: The file cannot be read.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with StorageError.instead(f"{path} cannot be read"):
-            self._position = path.stat().st_size if path.exists() else 0
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the lines that are whole by now; one at which the caller stops comes again."""
-        with StorageError.instead(f"{self._path} cannot be read"):
-            if not self._path.exists():  # who writes it finds out that it was deleted
-                return
-            with open(self._path, "rb", buffering=0, opener=regular) as file:
-                yield from self._added(file.fileno())
-
-    def _added(self, fd: int) -> Iterator[bytes]:
-        size = _CHUNK
-        while chunk := os.pread(fd, size, self._position):
-            end = chunk.rfind(b"\n")
-            for line in chunk[:end].split(b"\n") if end >= 0 else ():
-                yield line
-                self._position += len(line) + 1
-            if len(chunk) < size:
-                return
-            size = _CHUNK if end >= 0 else 2 * size
 
 
 def read_lines(

@@ -129,6 +129,7 @@ class Reported:
     waited: dict[str, float] | None = None
     prepared: Prepared | None = None
     trouble: str | None = None
+    count = 1  # of the reports for which it stands
 
     @property
     def has_metrics(self) -> bool:
@@ -140,7 +141,7 @@ class Reported:
 NOTICE = b""
 # Seconds after a notice for which a rank gives no other.
 NOTICE_S = 0.1
-# Last member of the line of a report of which a message tells as well.
+# Last member, before the checksum, of the line of a report of which a message tells as well.
 TOLD = b',"told":true'
 
 
@@ -154,18 +155,24 @@ def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:
     return b'{"report":%d,"attempt":%d,"time":%.6f,%b}' % (report, attempt, now, members)
 
 
+def report_of(line: bytes) -> int:
+    """Return the number of the report that `line_of` has written."""
+    return int(line[line.index(b":") + 1 : line.index(b",")])
+
+
 class WrittenReport(Reported):
     """A report without files, of which there is the line alone; its metrics are read as needed.
 
     Args:
         line: As `line_of` has made it, with the members that its file may have added.
+        count: Number of reports of which it is the last, all like it, and for which it stands.
     """
 
     line: bytes
     has_metrics = True
 
-    def __init__(self, line: bytes) -> None:
-        self.__dict__.update(report=int(line[line.index(b":") + 1 : line.index(b",")]), line=line)
+    def __init__(self, line: bytes, count: int = 1) -> None:
+        self.__dict__.update(report=report_of(line), line=line, count=count)
 
     @functools.cached_property
     def metrics(self) -> dict[str, object]:

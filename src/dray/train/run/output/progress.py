@@ -106,7 +106,7 @@ class Progress:
         reports = [(rank, each) for rank, each in said if isinstance(each, Reported)]
         if shown := [each for rank, each in reports if rank == 0 and each.has_metrics]:
             newest, first = shown[-1], not self.reports
-            self.reports += len(shown)
+            self.reports += sum(each.count for each in shown)
             self._reading = describe_reading(newest, len(self._workers))
             self._report = newest.report, decode(newest.metrics), time.monotonic()
             self._screen_status(news=first)
