@@ -32,6 +32,10 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ({"num_gpus": "2"}, "num_gpus must be a number, 0 or more, not '2'"),
         ({"num_cpus": True}, "num_cpus must be a number, 0 or more, not True"),
         ({"num_cpus": float("nan")}, "num_cpus must be a number, 0 or more, not nan"),
+        ({"num_cpus": 1.5}, "num_cpus must be a whole number, not 1.5"),
+        ({"num_gpus": 0.5}, "num_gpus must be a whole number"),
+        ({"resources": {"x": 0.5}}, r"resources\['x'\] must be a whole number"),
+        ({"nodes": [{"num_cpus": 0.5}]}, r"nodes\[0\]\['num_cpus'\] must be a whole number"),
         ({"resources": {"GPU": -1}}, r"resources\['GPU'\] must be a number, 0 or more"),
         ({"resources": "x"}, "resources must be a dict of names to quantities, not 'x'"),
         ({"resources": {1: 1}}, "resources must be a dict of names to quantities; 1 is no name"),
@@ -69,12 +73,12 @@ def test_what_a_session_refuses(session: Any, options: dict[str, Any], message: 
 def test_what_a_session_takes(session: Any) -> None:
     session(
         engine="process",
-        nodes=({"num_cpus": None, "num_gpus": None, "labels": None}, {"num_cpus": 0.5}),
+        nodes=({"num_cpus": None, "num_gpus": None, "labels": None}, {"num_cpus": 3.0}),
         resources={},
         labels={},
         object_store_memory=2**27,
     )
-    assert dray.cluster_resources()["CPU"] == dray.nodes()[0]["Resources"]["CPU"] + 0.5
+    assert dray.cluster_resources()["CPU"] == dray.nodes()[0]["Resources"]["CPU"] + 3
 
 
 @pytest.mark.parametrize("engine", ["process", "inline"])

@@ -87,11 +87,6 @@ def ids_on_offer(
                 f"machine has {', '.join(there)} ({family.title}); correct or unset it"
             )
         return tuple(visible)
-    if not float(given).is_integer():
-        raise ConfigError(
-            f"a node has a whole number of {family.resource}, not {given:g}; tasks may ask for "
-            "fractions where devices can be shared"
-        )
     if given > _MOST_DEVICES:
         raise ConfigError(
             f"a node has at most {_MOST_DEVICES:,} {family.resource}, which are kept one by one, "

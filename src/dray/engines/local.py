@@ -224,7 +224,7 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
             if not isinstance(key, str) or not key:
                 raise ConfigError(f"{what} must be a dict of {meaning}; {key!r} is no name")
             if name == "resources":
-                _check_quantity(value, f"{what}[{key!r}]")
+                _check_quantity(value, f"{what}[{key!r}]", of_bytes=key == "memory")
             elif not isinstance(value, str):
                 raise ConfigError(
                     f"{what}[{key!r}] must be text, which is what label selectors ask for, such as "
@@ -235,10 +235,15 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
                 check_value(value, f"{what}[{key!r}]")
 
 
-def _check_quantity(value: object, what: str) -> None:
+def _check_quantity(value: object, what: str, *, of_bytes: bool = False) -> None:
     number = plain(value)
     if not is_number(number) or not 0 <= number < float("inf"):
         raise ConfigError(f"{what} must be a number, 0 or more, not {value!r}")
+    if number % 1 and not of_bytes:
+        raise ConfigError(
+            f"{what} must be a whole number, not {value!r}; tasks may ask for fractions of what "
+            "can be shared"
+        )
 
 
 _NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "accelerator_type")
