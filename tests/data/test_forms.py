@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,26 @@ def test_times_among_dates_stay_times() -> None:
     for order in (values, values[::-1]):
         rows = dray.data.from_items([{"x": value} for value in order])
         assert [row["x"] for row in rows.take_all()] == order
+    for within in ([NOON.date(), NOON], {"y": [NOON], "z": None}):
+        others = [{"y": [NOON.date()], "z": 1}] if isinstance(within, dict) else [[NOON.date()]]
+        nested = dray.data.from_items([{"x": value} for value in [*others, within]])
+        assert [row["x"] for row in nested.take_all()] == [*others, within]
+
+
+def test_rows_without_columns_are_rows() -> None:
+    rows = dray.data.from_items([{}, {}])
+    assert rows.count() == 2
+    assert rows.take_all() == rows.materialize().take_all() == [{}, {}]
+    assert rows.map(lambda row: {**row, "x": 1}).take_all() == [{"x": 1}] * 2
+    assert dray.data.range(2).drop_columns(["id"]).take_all() == [{}, {}]
+    assert pickle.loads(pickle.dumps(rows)).count() == 2
+
+
+def test_rows_of_several_types_are_a_frame_of_objects() -> None:
+    both = dray.data.from_items([{"x": 1}]).union(dray.data.from_items([{"x": "a"}]))
+    assert both.take_all() == [{"x": 1}, {"x": "a"}]
+    frame = both.to_pandas(limit=2)
+    assert (frame["x"].tolist(), frame.index.tolist()) == ([1, "a"], [0, 1])
 
 
 def test_categories_are_put_beside_texts() -> None:
@@ -269,6 +290,25 @@ def test_views_of_texts_are_texts(tmp_path: Path) -> None:
         assert rows.sort("text").take(1) == expected
         assert rows.groupby("text").count().count() == 3
         assert rows.random_shuffle(seed=1).count() == 3
+
+
+def test_runs_of_equal_values_are_values(tmp_path: Path) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["b", "a"]))
+    rows = dray.data.from_arrow(pa.table({"x": runs}))
+    assert [row["x"] for row in rows.sort("x").take_all()] == ["a", "a", "b", "b"]
+    assert rows.groupby("x").count().count() == 2
+    rows.write_parquet(tmp_path)
+    assert dray.data.read_parquet(tmp_path).take_all() == rows.take_all()
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_small_decimals_are_ordered(bits: int) -> None:
+    kind = getattr(pa, f"decimal{bits}", None) or pytest.skip("this Arrow has no small decimals")
+    rows = dray.data.from_arrow(pa.table({"x": pa.array([2, 1, 2], kind(9, 2))}))
+    assert [row["x"] for row in rows.sort("x").take_all()] == [1, 2, 2]
+    assert sorted(rows.unique("x")) == [1, 2]
+    assert (rows.max("x"), rows.sum("x")) == (2, 5)
+    assert [row["count()"] for row in rows.groupby("x").count().take_all()] == [1, 2]
 
 
 def test_types_by_which_rows_cannot_be_ordered(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from dray.data.forms.blocks import (
     column_to_numpy,
     column_to_values,
     concat,
+    plain_values,
     taken,
     with_plain,
 )
@@ -167,7 +168,7 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     found: dict[Hashable, Value] = {}
     for block in blocks:
         values = column_named(block.table, column)
-        each = values if is_compound(values.type) else pc.unique(values)
+        each = values if is_compound(values.type) else pc.unique(plain_values(values))
         for value in column_to_values(each):
             found.setdefault(hashable(value), value)
     return list(found.values())

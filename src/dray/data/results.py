@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from dray.data.iterator import DataIterator
 from dray.data.pipeline import Pipeline, first_rows, written_down
 from dray.data.sources.base import TableSource
 from dray.engines.object_ref import ObjectRef
-from dray.errors import ArgumentTypeError, ConfigError
+from dray.errors import ArgumentTypeError, ConfigError, DataFunctionError
 
 R = TypeVar("R", bound="Results")
 
@@ -130,14 +130,22 @@ class Results(Pipeline):
         Raises:
             ConfigError: There are more.
         """
-        table = self.to_arrow()
-        if limit is not None and table.num_rows > limit:
-            raise ConfigError(f"the dataset has {table.num_rows} rows, more than {limit}")
-        return to_batch(table, "pandas")
+        tables = [block.table for block in self.blocks()]
+        rows = sum(table.num_rows for table in tables)
+        if limit is not None and rows > limit:
+            raise ConfigError(f"the dataset has {rows} rows, more than {limit}")
+        try:
+            return to_batch(self._table_of(tables), "pandas")
+        except DataFunctionError:  # no type of Arrow holds all values, and pandas has objects
+            import pandas as pd
+
+            return pd.concat([to_batch(table, "pandas") for table in tables], ignore_index=True)
 
     def to_arrow(self) -> Table:
         """Return all rows as a pyarrow.Table."""
-        tables = [block.table for block in self.blocks()]
+        return self._table_of([block.table for block in self.blocks()])
+
+    def _table_of(self, tables: Sequence[Table]) -> Table:
         schema = None if tables else self.arrow_schema(read_on=False)
         return concat(tables) if tables else (schema or pa.schema([])).empty_table()
 

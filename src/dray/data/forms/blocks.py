@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -30,9 +29,11 @@ from dray.data.forms.lists import (  # noqa: E402
     marked,
     marked_names,
     were_arrays,
+    without_runs,
     without_views,
 )
 from dray.data.forms.pickles import PickledType, pickled, unpickled, with_pickles  # noqa: E402
+from dray.data.forms.times import has_time, holds_dates, type_in_ns  # noqa: E402
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,8 +116,10 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
 
 def plain_values(column: Column) -> Column:
     """Return the values of a column as Arrow aggregates them: not as numbers of a dictionary."""
-    is_dictionary = pa.types.is_dictionary(column.type)
-    return column.cast(column.type.value_type) if is_dictionary else column
+    kind = column.type
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:  # of which Arrow orders none
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
 
 def to_table(data: Batch, whence: str = "a block") -> Table:
@@ -133,6 +136,7 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         refuse_doubled(data.column_names, whence)
+        data = without_runs(data)
         schema = pa.schema(map(without_views, data.schema), data.schema.metadata)
         return data if schema.equals(data.schema) else data.cast(schema)
     if isinstance(data, Mapping):
@@ -184,6 +188,8 @@ def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
+    if not names:
+        return pa.table({ITEM: pa.nulls(len(rows))}).drop_columns([ITEM])  # as many rows
     return to_table({name: [row.get(name) for row in rows] for name in names})
 
 
@@ -276,23 +282,10 @@ def _from_values(values: list[Value]) -> Column:
                 return pickled(values)
     for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
-            made = pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
-            if not pa.types.is_date(made.type) or not any(map(_has_time, values)):
+            made = pa.array(values, type_in_ns(values), from_pandas=nan_is_null)
+            if not holds_dates(made.type) or not any(map(has_time, values)):
                 return made
     return pickled(values)
-
-
-def _has_time(value: Value) -> bool:
-    """Return whether a value is a time of day of a date, which Arrow leaves out among dates."""
-    return isinstance(value, datetime.datetime)
-
-
-def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
-    """Return the type of times of pandas, of whose nanoseconds Arrow would keep none by itself."""
-    first: Value = next((value for value in values if value is not None), None)
-    if hasattr(first, "nanosecond"):
-        return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))
-    return pa.duration("ns") if hasattr(first, "nanoseconds") else None
 
 
 def _as_numpy(value: Value) -> Value:
@@ -433,7 +426,8 @@ def table_rows(table: Table) -> Iterator[Row]:
     """Yield the rows of a table as dicts."""
     names = table.column_names
     columns = [row_values(table, name) for name in names]
-    for values in zip(*columns, strict=True):
+    rows = zip(*columns, strict=True) if names else itertools.repeat((), table.num_rows)
+    for values in rows:
         yield dict(zip(names, values, strict=True))
 
 

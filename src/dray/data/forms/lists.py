@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # Beside the type of a column whose lists were arrays.
 _WERE_ARRAYS = b"dray.arrays"
@@ -45,6 +46,15 @@ def without_views(field: pa.Field) -> pa.Field:
     elif pa.types.is_large_list(kind):
         kind = pa.large_list(without_views(kind.value_field))
     return field.with_type(kind)
+
+
+def without_runs(table: pa.Table) -> pa.Table:
+    """Return a table without runs of equal values, of which Arrow neither orders nor writes any."""
+    for index, field in enumerate(table.schema):
+        if pa.types.is_run_end_encoded(field.type):
+            values = pc.run_end_decode(table.column(index))
+            table = table.set_column(index, field.with_type(field.type.value_type), values)
+    return table
 
 
 def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:
