@@ -73,7 +73,9 @@ def test_state_tells_what_there_is(core_engine: str) -> None:
     assert (found.actor_id, found["class_name"]) == (actor._actor_id, "Named")
     assert (found.state, found.get("pid") is not None, found.get("x")) == ("ALIVE", True, None)
     assert state.get_actor(actor._actor_id) == found
-    assert state.summarize_actors()["Named"]["ALIVE"] >= 1
+    actors = state.summarize_actors()["cluster"]
+    assert actors["summary"]["Named"]["class_name"] == "Named"
+    assert actors["total_actors"] >= actors["summary"]["Named"]["state_counts"]["ALIVE"] >= 1
     assert {node.node_id for node in state.list_nodes()} == {node["NodeID"] for node in ray.nodes()}
     assert [node.is_head_node for node in state.list_nodes()].count(True) == 1
     group = ray.util.placement_group([{"CPU": 1}], strategy=None)
@@ -107,12 +109,20 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
     found = state.list_tasks(filters=[("name", "=", "Held")])
     states = sorted(task.state for task in found)
     assert states == ["PENDING_NODE_ASSIGNMENT", "RUNNING"]
-    assert state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
-    assert state.summarize_tasks()["many"] == {"PENDING_NODE_ASSIGNMENT": 150}
+    tasks = state.summarize_tasks()["cluster"]
+    assert (tasks["total_tasks"], tasks["total_actor_tasks"]) == (152, 1)
+    assert tasks["summary"]["held"]["state_counts"] == dict.fromkeys(states, 1)
+    assert tasks["summary"]["many"] == {
+        "func_or_class_name": "many",
+        "type": "NORMAL_TASK",
+        "state_counts": {"PENDING_NODE_ASSIGNMENT": 150},
+    }
     assert {(task.func_or_class_name, task.type) for task in found} == {("held", "NORMAL_TASK")}
     last = state.list_tasks(filters=[("name", "=", "many")], limit=150)[149]
     assert state.get_task(last.task_id) == last
-    assert state.summarize_objects()["objects"] >= 2
+    objects = state.summarize_objects()["cluster"]
+    assert objects["objects"] >= 2
+    assert objects["summary"]["disabled"]["total_objects"] == objects["total_objects"] >= 2
     [held_call] = state.list_tasks(filters=[("NAME", "=", "Holder.hold")])
     assert (held_call.state, held_call.type) == ("RUNNING", "ACTOR_TASK")
     assert held_call.actor_id == holder._actor_id

@@ -21,7 +21,7 @@ _FEW = 8  # those that are read, that are ahead, and that somebody writes
 
 
 def _memory() -> int:
-    return summarize_objects()["memory_bytes"]
+    return summarize_objects()["cluster"]["memory_bytes"]
 
 
 @dray.remote(_generator_backpressure_num_objects=2)

@@ -43,7 +43,7 @@ def here() -> int:
 
 def _memory() -> int:
     gc.collect()
-    return summarize_objects()["memory_bytes"]
+    return summarize_objects()["cluster"]["memory_bytes"]
 
 
 def test_a_process_with_counted_calls_of_a_forgotten_function_serves_others() -> None:

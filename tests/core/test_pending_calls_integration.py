@@ -84,7 +84,7 @@ def test_a_call_counts_until_it_is_over(
 
 def test_arguments_of_what_is_refused_take_no_memory(gate: Gate) -> None:
     large = bytes(1 << 20)
-    before = summarize_objects()["memory_bytes"]
+    before = summarize_objects()["cluster"]["memory_bytes"]
     busy = Busy.options(name="busy").remote()
     refs = [busy.work.remote(gate) for _ in range(2)]
     gate.heard()
@@ -94,7 +94,7 @@ def test_arguments_of_what_is_refused_take_no_memory(gate: Gate) -> None:
         with pytest.raises(NameTakenError):
             Busy.options(name="busy").remote(large)
         Busy.options(name="busy", get_if_exists=True).remote(large)
-    assert summarize_objects()["memory_bytes"] == before
+    assert summarize_objects()["cluster"]["memory_bytes"] == before
     gate.open()
     dray.get(refs)
 

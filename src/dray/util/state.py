@@ -5,7 +5,6 @@ Only what there is now is known: a task that has ended is not listed any more.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from dray.util.state_rows import (
     TaskState,
     WorkerState,
 )
+from dray.util.state_summaries import Summary, of_actors, of_objects, of_tasks
 
 __all__ = [
     "ActorState",
@@ -341,14 +341,16 @@ def summarize_actors(
     timeout: float = 30,
     raise_on_missing_output: bool = True,
     _explain: bool = False,
-) -> dict[str, dict[str, int]]:
+) -> Summary:
     """Return for each class how many actors are in which state.
 
     Example:
         >>> from dray.util.state import summarize_actors
-        >>> summary = summarize_actors()
+        >>> counts = summarize_actors()["cluster"]["summary"]
+        >>> "Nobody" in counts
+        False
     """
-    return _summary(list_actors(limit=_ALL), "class_name")
+    return of_actors(list_actors(limit=_ALL))
 
 
 def summarize_tasks(
@@ -356,14 +358,15 @@ def summarize_tasks(
     timeout: float = 30,
     raise_on_missing_output: bool = True,
     _explain: bool = False,
-) -> dict[str, dict[str, int]]:
-    """Return for each name how many tasks are in which state.
+) -> Summary:
+    """Return for each name how many tasks, or calls of actors, are in which state.
 
     Example:
         >>> from dray.util.state import summarize_tasks
-        >>> summary = summarize_tasks()
+        >>> summarize_tasks()["cluster"]["summary_by"]
+        'func_name'
     """
-    return _summary(list_tasks(limit=_ALL), "name")
+    return of_tasks(list_tasks(limit=_ALL))
 
 
 def summarize_objects(
@@ -371,17 +374,22 @@ def summarize_objects(
     timeout: float = 30,
     raise_on_missing_output: bool = True,
     _explain: bool = False,
-) -> dict[str, int]:
-    """Return how many objects there are, and their bytes in memory and on the disk.
+) -> Summary:
+    """Return how many references there are to objects, and the size of these in MiB.
 
-    Empty where the engine does not tell.
+    As on Ray, all are under the name `disabled`, since nobody notes where they are made. Beside
+    Ray's figures there are bytes in memory and on the disk, where the engine tells.
 
     Example:
+        >>> import dray
         >>> from dray.util.state import summarize_objects
-        >>> summary = summarize_objects()
+        >>> ref = dray.put(1)
+        >>> summarize_objects()["cluster"]["total_objects"] > 0
+        True
     """
-    objects = _status().objects
-    return {} if objects is None else asdict(objects)
+    stored = _status().objects
+    beside = {} if stored is None else asdict(stored)
+    return of_objects(list_objects(limit=_ALL), beside)
 
 
 _ALL = 1 << 62
@@ -444,11 +452,3 @@ def _chosen(found: list[S], kind: type[S], filters: Filters | None, limit: int) 
 
 def _only(found: list[S], name: str, value: str) -> S | None:
     return next((state for state in found if state[name] == value), None)
-
-
-def _summary(found: Sequence[State], name: str) -> dict[str, dict[str, int]]:
-    counts = Counter((state[name], state["state"]) for state in found)
-    summary: dict[str, dict[str, int]] = {}
-    for (title, state), count in counts.items():
-        summary.setdefault(title, {})[state] = count
-    return summary

@@ -32,7 +32,7 @@ def has_time(value: object) -> bool:
 
 def type_in_ns(values: Sequence[Any]) -> pa.DataType | None:
     """Return the type of times of pandas, of whose nanoseconds Arrow would keep none by itself."""
-    first = next((value for value in values if value is not None), None)
+    first: Any = next((value for value in values if value is not None), None)
     if hasattr(first, "nanosecond"):
         return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))
     return pa.duration("ns") if hasattr(first, "nanoseconds") else None
