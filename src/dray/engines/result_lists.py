@@ -73,15 +73,12 @@ class DynamicObjectRefGenerator(ObjectRefGenerator):
             raise StopAsyncIteration from None
 
     def completed(self) -> ObjectRef:
-        """Return the last reference, which is there."""
         return self._refs[-1]
 
     def next_ready(self) -> bool:
-        """Return whether there is another reference."""
         return not self.is_finished()
 
     def is_finished(self) -> bool:
-        """Return whether all references have been read."""
         return self._index == len(self._refs)
 
     def __len__(self) -> int:

@@ -252,11 +252,9 @@ class GroupSpec:
 
     @property
     def request(self) -> Request:
-        """The request for its bundles."""
         return Request(self.bundles, self.strategy, self.selectors)
 
     def title(self, group_id: str) -> str:
-        """Return its name in messages."""
         return f"placement group {self.name!r}" if self.name else f"placement group {group_id}"
 
     def describe(self, group_id: str, state: str, nodes: Sequence[Node]) -> Described:

@@ -105,7 +105,6 @@ class DevicePool:
         return [DeviceShare(self._with[enough][0], units)]
 
     def fits(self, units: int) -> bool:
-        """Return whether there is as much."""
         if units >= UNIT:
             return len(self._with.get(UNIT, ())) >= units // UNIT
         return self.largest >= units
@@ -122,7 +121,6 @@ class DevicePool:
         return self._levels[-1] if self._levels else 0
 
     def free_of(self, device: int) -> int:
-        """Return how much of one device is free."""
         return self._free[device]
 
     def add(self, parts: Iterable[DeviceShare], sign: int) -> None:
@@ -144,7 +142,6 @@ class DevicePool:
         self._free[device] = free
 
     def copy(self) -> DevicePool:
-        """Return another one, of the same state."""
         other = DevicePool.__new__(DevicePool)
         other._free = self._free.copy()
         other._with = {free: same.copy() for free, same in self._with.items()}
@@ -171,7 +168,6 @@ class Capacity:
         self.last_taken = 0
 
     def fits(self, wanted: Iterable[tuple[str, int]]) -> bool:
-        """Return whether there is as much as wanted."""
         free, devices = self.quantities, self.devices
         for name, units in wanted:
             if free.get(name, 0) < units:
@@ -237,7 +233,6 @@ class Capacity:
         return parts
 
     def copy(self) -> Capacity:
-        """Return another one, of the same state."""
         capacity = Capacity(self.quantities)
         capacity.devices = {name: devices.copy() for name, devices in self.devices.items()}
         capacity.last_taken = self.last_taken

@@ -90,7 +90,6 @@ class Held(Reservation):
 
     @shielded
     def release(self) -> None:
-        """Give everything back. A second call does nothing."""
         self.reacquire_cpus()
         self._ledger._give_back(self)
 
@@ -108,7 +107,6 @@ class Held(Reservation):
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
-        """Take what a request asks for in place of this, if it fits; see `Reservation`."""
         self.reacquire_cpus()
         held = self._ledger._retake(self.allocations, self.long_lived, demand_of(request))
         if held is not None:
@@ -187,7 +185,6 @@ class Ledger:
             return [self.nodes[index] for index in sorted(self.living)]
 
     def contended(self, demand: Demand) -> bool:
-        """Return whether somebody waits for something else."""
         return self._queue.contended(demand)
 
     def free_of(self, index: int) -> dict[str, float]:

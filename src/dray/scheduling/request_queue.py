@@ -79,11 +79,9 @@ class RequestQueue:
         return bool(self._lines)
 
     def add(self, demand: Demand, future: Future[Reservation]) -> None:
-        """Take a request; its future gets the reservation."""
         self._lines.setdefault(demand, deque()).append((time.monotonic(), future))
 
     def clear(self) -> list[Future[Reservation]]:
-        """Forget all requests; return their futures."""
         lines = list(self._lines.values())
         self._lines.clear()
         return [future for line in lines for _, future in line]

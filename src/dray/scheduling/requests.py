@@ -37,7 +37,6 @@ class Node:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         return self.node_id if len(self.node_id) < 24 else f"{self.address} ({self.node_id[:8]})"
 
     @property
@@ -116,7 +115,6 @@ class PlacementPreview:
 
     @property
     def fits(self) -> bool:
-        """Return whether they fit now."""
         return self.nodes is not None
 
 

@@ -93,7 +93,6 @@ class InlineGroup(Pickled, Group):
             self._held.result().release()
 
     def describe(self) -> Described:
-        """Return it as a row of the table of placement groups."""
         held = self._held.result() if self._held.done() and not self.removed else None
         nodes = held.nodes if isinstance(held, Held) else []
         state = "REMOVED" if self.removed else "CREATED" if held else "PENDING"
@@ -101,7 +100,6 @@ class InlineGroup(Pickled, Group):
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         return self.spec.title(self.key)
 
     def _removed(self) -> GroupRemovedError:
@@ -282,7 +280,6 @@ class InlineObject(Pickled, Host, ActorBackend):
         self._make()
 
     def describe(self) -> ActorStatus:
-        """Return it as `dray status` shows actors."""
         return ActorStatus(
             actor_id=self.actor_id,
             class_name=self.class_name,

@@ -117,7 +117,6 @@ class Work:
 
     @property
     def of_actor(self) -> bool:
-        """True for a call of an actor."""
         return type(self.host) is not Host
 
     def error_of(self, done: Future[T]) -> BaseException | None:
@@ -132,7 +131,6 @@ class Work:
         return self._failure(error) if self.begun else error
 
     def call(self, args: Args, kwargs: Kwargs) -> Any:
-        """Call the function."""
         function = self.find()
         self.begun = True
         try:

@@ -108,7 +108,6 @@ class InlineRef(Pickled, ObjectRef):
         return bytes.fromhex(self.key)
 
     def cancel(self) -> None:
-        """Cancel the call that makes it."""
         if self.maker is not None:
             self.maker.cancel()
 
@@ -176,7 +175,6 @@ class Loop:
         await self._loop.shutdown_default_executor()
 
     def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
-        """Begin to run a call."""
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def stop(self) -> None:

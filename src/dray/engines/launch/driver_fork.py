@@ -53,11 +53,9 @@ class Clone:
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, or None while it runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int | None:
-        """Return the exit status when it has ended."""
         return self._reap(0)
 
     def _reap(self, options: int) -> int | None:

@@ -77,7 +77,6 @@ class Heir:
         return said == _READY
 
     def kill(self) -> None:
-        """Kill it at once."""
         if not self.reaped:
             lifeline.kill_family(self.pid)
 

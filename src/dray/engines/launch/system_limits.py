@@ -36,7 +36,6 @@ class OpenFiles:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
     def restore(self) -> None:
-        """Set the limit that there was at first."""
         restore_open_files(self.at_first)
 
 

@@ -25,7 +25,6 @@ class AttachListener:
         self._left: dict[int, deque[int]] = {}
 
     def address(self) -> str:
-        """Return where to connect to."""
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
@@ -64,7 +63,6 @@ class AttachListener:
         caller.close()
 
     def close(self) -> None:
-        """Free the descriptors."""
         for left in self._left.values():
             for fd in left:
                 os.close(fd)

@@ -77,16 +77,13 @@ class TrainingActor(RemoteActor):
         self.kill()
 
     def on_start(self, pid: int, node: Node) -> None:
-        """Take note of the process's start."""
         self.pid = pid
         self.mailbox.put(Started(self, node.node_id, node.address, self._devices))
 
     def on_failure(self, error: EngineError) -> None:
-        """Take note that the process could not be started."""
         self.on_death(error, expected=False)
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
-        """Take note of the process's end."""
         if self._lost_node is not None:
             why = f"its process ended, because its node {self._lost_node.title} is gone"
             self.on_death(NodeDiedError(exitcode, details=why), expected=False)

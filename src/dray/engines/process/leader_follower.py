@@ -273,7 +273,6 @@ class LeaderFollowers:
         return True
 
     def reads_here(self) -> bool:
-        """Return whether it is this thread that reads."""
         return self._reading_thread == threading.get_ident()
 
     def aside(self, task: Callable[[], None]) -> None:

@@ -51,11 +51,9 @@ class RayGroup(Group):
         return text
 
     def ready(self) -> ObjectRef:
-        """Return a reference to it, which is ready when all bundles are set aside."""
         return RayRef(self.ray_group.ready())
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until all bundles are set aside; return whether they are."""
         # Ray hears of nothing as it waits for a group, so it has to come back.
         for _ in itertools.count() if timeout_s is None else range(int(timeout_s)):
             with hear_signals():
@@ -97,7 +95,6 @@ class RayGroup(Group):
         _results[self.group_id].update(refs)
 
     def add_actor(self, handle: Any) -> None:
-        """Keep in mind an actor that lives in it."""
         _actors[self.group_id].add(handle)
 
     def remove(self) -> None:

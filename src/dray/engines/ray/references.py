@@ -57,7 +57,6 @@ class RayRef(OfConnection, ObjectRef):
     __slots__ = ("__weakref__",)
 
     def binary(self) -> bytes:
-        """Return the object's id as bytes."""
         binary: bytes = self._rays.binary()
         return binary
 
@@ -118,7 +117,6 @@ class RayRefGenerator(OfConnection, ObjectRefGenerator):
         return item
 
     def completed(self) -> ObjectRef:
-        """Return a reference that is ready when the generator has ended."""
         return RayRef(self.rays.completed())
 
     def next_ready(self) -> bool:

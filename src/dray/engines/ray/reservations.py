@@ -74,14 +74,12 @@ class Reservations:
         return dict(quantities)
 
     def give_up(self) -> None:
-        """Give back what is kept, if anything is."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None:
             self._remove(kept)
 
     def preview(self, request: Request) -> PlacementPreview:
-        """Return where bundles would lie now."""
         kept = self._kept
         if kept is not None and kept.request == request:
             nodes = self._staying()

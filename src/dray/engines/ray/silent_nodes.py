@@ -30,6 +30,5 @@ class SilentNodes:
         return {node for node, since in self._since.items() if now - since < _SUSPICION_S}
 
     def others(self) -> list[Node]:
-        """Return all other nodes."""
         silent = self.ids()
         return [node for node in cluster.nodes() if node.node_id not in silent]

@@ -74,7 +74,6 @@ class Reader:
 
     @property
     def is_running(self) -> bool:
-        """True while the thread runs."""
         return self._thread.is_alive()
 
     def run(self, task: Callable[[], object]) -> None:

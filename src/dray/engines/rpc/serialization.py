@@ -62,7 +62,6 @@ class Packed(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of bytes that it takes."""
         return len(self.data) + sum(len(buffer) for buffer in self.buffers)
 
     def inline(self) -> Payload:

@@ -159,7 +159,6 @@ class Conversation(ABC):
         self.table.unpinned.clear()
 
     def answered(self, number: int, answer: object) -> None:
-        """Take an answer of the hub's."""
         waiter = self._asked.pop(number, None)
         if waiter is None:
             return

@@ -360,7 +360,6 @@ class Actors(CallListener):
     def kill(
         self, actor: ActorRecord, no_restart: bool, why: str = "was ended by dray.kill()"
     ) -> None:
-        """End an actor's process at once."""
         worker = actor.worker
         if worker is None and actor.restarts and not no_restart:
             actor.restarts -= actor.restarts > 0  # of a process that there is not yet

@@ -446,7 +446,6 @@ class DriverRuntime(ProcessRuntime):
         worker.close()
 
     def settle_losses(self) -> None:
-        """Deal with what waits for nodes that are gone."""
         with self.lock:
             settle_losses(self.tasks, self.actors)
 

@@ -46,7 +46,6 @@ class _Stream:
 
     @property
     def count(self) -> int:
-        """Number of the items so far."""
         return self.passed + len(self.items)
 
     def has(self, index: int) -> bool:
@@ -116,7 +115,6 @@ class Streams:
             self._hub.store.drop(stream.items.popleft())
 
     def exists(self, number: int) -> bool:
-        """Return whether there is a stream of this number, which somebody refers to."""
         return number in self._streams
 
     def is_read(self, number: int, count: int) -> bool:
@@ -136,7 +134,6 @@ class Streams:
             _call_all(stream.paced)
 
     def has_item(self, number: int, index: int) -> bool:
-        """Return whether a stream has an item with this index, or none will come."""
         stream = self._streams.get(number)
         return stream is None or stream.has(index)
 
@@ -145,7 +142,6 @@ class Streams:
         self._streams[number].sought.append((index, callback))
 
     def forget_item(self, number: int, callback: Callable[[], None]) -> None:
-        """Take back what `when_item` was asked for."""
         stream = self._streams.get(number)
         if stream is not None:
             stream.sought = [entry for entry in stream.sought if entry[1] is not callback]

@@ -96,7 +96,6 @@ class Hub:
             self.store.hold(number)
 
     def is_only_holder(self, client: Client, number: int) -> bool:
-        """Return whether a process refers to an object, and nobody else does."""
         return number in client.holds and self.store.find(number).holds == 1
 
     def on_hold(self, client: Client, number: int) -> None:

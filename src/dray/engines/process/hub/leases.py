@@ -29,7 +29,6 @@ class LeasedReservation(Reservation):
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
-        """Give everything back. A second call does nothing."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()

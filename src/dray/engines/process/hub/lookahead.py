@@ -102,7 +102,6 @@ class Lookahead:
             self._tell(task.worker, wire.RECALLED | task.dispatch)
 
     def recall_all(self, worker: WorkerProcess) -> None:
-        """Recall all that was sent ahead to a worker."""
         if worker.shape is not None and worker in worker.shape.followed:
             worker.shape.followed.discard(worker)
             self.recall(worker.ahead)

@@ -41,7 +41,6 @@ def _give_up(record: GroupRecord, tasks: Tasks) -> None:
 
 
 def _lose_bundles(record: GroupRecord, alive: Set[str]) -> None:
-    """Take away the bundles of a group that lie on nodes which are gone."""
     for node_id in {node.node_id for node in record.nodes} - alive:
         record.state = "RESCHEDULING"
         record.ledger.remove_node(node_id)

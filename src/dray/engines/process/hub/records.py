@@ -54,7 +54,6 @@ class Channel:
         self.gone = False
 
     def close(self) -> None:
-        """Free the socket."""
         self.sock.close()
 
 
@@ -104,15 +103,12 @@ class WorkerProcess(Channel):
         return self.kind.name if self.kind is not None else "worker"
 
     def on_start(self, pid: int, node: Node) -> None:
-        """Take note of its start; called by the fork server's notices."""
         self.pid = pid
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
-        """Take note of its end; called by the fork server's notices."""
         self._on_exit(self, WorkerDiedError(exitcode))
 
     def on_failure(self, error: EngineError) -> None:
-        """Take note that it could not be started; called by the fork server's notices."""
         self._on_exit(self, error)
 
 
@@ -201,7 +197,6 @@ class TaskQueue:
         self._level(task.depth).appendleft(task)
 
     def popleft(self) -> Task:
-        """Take the first one out."""
         levels = self._levels
         task = self._next().popleft()
         if len(levels) > 1:
@@ -349,7 +344,6 @@ class Task:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         if self.actor is not None and self.details is None:
             return f"actor {self.actor.title}"
         if self.actor is not None and self.details is not None:
@@ -420,7 +414,6 @@ class ActorRecord:
         return task.client if self.in_order else task
 
     def calls_unsent(self) -> list[Task]:
-        """Return the calls that no process has yet."""
         return [*self.waiting, *itertools.chain.from_iterable(self.held_up.values())]
 
     def count_calls(self, client: Client, change: int) -> None:
@@ -431,12 +424,10 @@ class ActorRecord:
 
     @property
     def actor_id(self) -> str:
-        """Its id, as programs know it."""
         return f"{self.number:032x}"
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         kind = self.creation.kind.name
         return kind if self.name is None else f"{kind} ({self.name!r})"
 
@@ -473,5 +464,4 @@ class GroupRecord:
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
         return self.spec.title(f"{self.number:032x}")

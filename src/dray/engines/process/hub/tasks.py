@@ -210,7 +210,6 @@ class Tasks:
         return lease.devices[0], self._variables(lease.devices[0], lease.nodes[0], own)
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: Message) -> None:
-        """Send a task or call to its worker."""
         self.send(worker, encode(self.messages_of(task, worker, head)))
 
     def messages_of(self, task: Task, worker: WorkerProcess, head: Message) -> list[Message]:
@@ -292,7 +291,6 @@ class Tasks:
         self.left(number, worker)
 
     def _again(self, task: Task) -> None:
-        """Let a task run once more."""
         task.worker = None
         if task.actor is None:
             self.enqueue(task)

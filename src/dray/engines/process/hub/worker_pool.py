@@ -113,6 +113,5 @@ class Pool:
         return longest
 
     def forget(self, worker: WorkerProcess) -> None:
-        """Take note that a worker is gone."""
         self.all.pop(worker.number, None)
         self._idle.get(worker.node.node_id, {}).pop(worker, None)

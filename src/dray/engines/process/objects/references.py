@@ -26,40 +26,29 @@ class ReferenceRuntime(Protocol):
     session: int
     table: ReferenceCounter
 
-    def on_received(self, number: int) -> None:
-        """Take note of a reference that has come in."""
+    def on_received(self, number: int) -> None: ...
 
-    def keep(self, number: int) -> None:
-        """Take note of a reference whose end will not be told."""
+    def keep(self, number: int) -> None: ...
 
-    def future_of(self, ref: ProcessRef) -> Future[Any]:
-        """Return a future of an object's value."""
+    def future_of(self, ref: ProcessRef) -> Future[Any]: ...
 
-    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
-        """Return objects' values."""
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]: ...
 
     def wait(
         self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
-    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Wait until so many are ready."""
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]: ...
 
-    def next_item(self, stream: int, index: int) -> ObjectRef | None:
-        """Return the reference of an item of a stream; None at its end."""
+    def next_item(self, stream: int, index: int) -> ObjectRef | None: ...
 
-    def next_item_future(self, stream: int, index: int) -> Future[Any]:
-        """Return a future of the same."""
+    def next_item_future(self, stream: int, index: int) -> Future[Any]: ...
 
-    def pass_by(self, stream: int, index: int) -> None:
-        """Take note that a reader of a stream has no use for items before this one."""
+    def pass_by(self, stream: int, index: int) -> None: ...
 
-    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
-        """Return what calls an actor's method."""
+    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit: ...
 
-    def group_of(self, number: int) -> ProcessGroup:
-        """Return a placement group, with the reference that is ready when it is."""
+    def group_of(self, number: int) -> ProcessGroup: ...
 
-    def order(self, *message: object) -> None:
-        """Have the hub do something."""
+    def order(self, *message: object) -> None: ...
 
 
 class ReferenceCounter:

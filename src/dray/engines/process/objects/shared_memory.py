@@ -72,7 +72,6 @@ class Allocator:
         return best
 
     def free(self, start: int, length: int) -> None:
-        """Give a part back."""
         self.used -= length
         index = bisect.bisect_left(self._starts, start)
         after = self._starts[index] if index < len(self._starts) else None
@@ -261,11 +260,9 @@ class SpillFile:
 
     @property
     def used(self) -> int:
-        """The number of bytes that lie there."""
         return self._allocator.used
 
     def write(self, offset: int, parts: Sequence[Buffer]) -> None:
-        """Write parts one after another, each beginning at a whole page."""
         for part in parts:
             view = memoryview(part).cast("B")
             _write(self.fd, view, offset)
@@ -296,7 +293,6 @@ class SpillFile:
             offset, target, length = offset + len(data), target + len(data), length - len(data)
 
     def close(self) -> None:
-        """Close the file, and free what it has taken."""
         os.close(self.fd)
 
 

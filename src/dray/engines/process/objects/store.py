@@ -118,7 +118,6 @@ class Store:
         return entry
 
     def exists(self, number: int) -> bool:
-        """Return whether somebody refers to an object."""
         return number in self._entries
 
     def seal(self, number: int, payload: Payload, nested: Sequence[int] = ()) -> None:
@@ -187,11 +186,9 @@ class Store:
         return False
 
     def when_unused(self, number: int, callback: Callable[[], None]) -> None:
-        """Call back when nobody refers to an object any more."""
         self._entries[number].on_unused = callback
 
     def forget_call(self, number: int, callback: Callable[[int], None]) -> None:
-        """Take back what `when_ready` was asked for."""
         entry = self._entries.get(number)
         if entry is not None and entry.waiting is not None and callback in entry.waiting:
             entry.waiting.remove(callback)

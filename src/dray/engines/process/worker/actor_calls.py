@@ -108,7 +108,6 @@ class ActorCalls:
                 self._leave(_INTERRUPTED)
 
     def make(self, args: Args, kwargs: Kwargs) -> None:
-        """Make the actor's object."""
         if not self._loops:
             with ExitForkedChildren():
                 self._actor = self._kind(*args, **kwargs)

@@ -113,7 +113,6 @@ class Results:
         return values
 
     def send_item(self, number: int, index: int, item: object, name: str) -> None:
-        """Send what a generator has yielded."""
         payload, nested = self._pack(item, name, number)
         self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
         self._kept.pop(number, None)

@@ -205,7 +205,6 @@ class TaskWorker:
         returns: Count,
         nothing: None,
     ) -> None:
-        """Make the actor that lives in this process."""
         _, info = self._blobs[key]
         try:
             name, was_restarted, *_, methods, grant = details

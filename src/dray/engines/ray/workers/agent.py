@@ -159,12 +159,10 @@ class Agent:
             self._reader.run(lambda: child.on_failure(failure))
 
     def kill(self, number: int) -> None:
-        """End a worker, if it is there."""
         for server in self._servers.of(number):
             server.kill(number)
 
     def close(self) -> None:
-        """End all workers."""
         self._reader.stop()
         for server in self._servers.close():
             server.close()

@@ -76,7 +76,6 @@ class ForkedActor(RemoteActor):
             self.attach(socket.socket(fileno=own_descriptor(connection)))
 
     def on_start(self, pid: int) -> None:
-        """Take note of the process's start."""
         self.pid = pid
         self.mailbox.put(Started(self, *self._agent.place, self._devices))
 
@@ -133,7 +132,6 @@ class NodeAgent:
 
     @property
     def is_idle(self) -> bool:
-        """True while it has no workers."""
         return not self._actors
 
     def fork(
@@ -184,7 +182,6 @@ class NodeAgent:
                 ask()
 
     def kill(self, actor: ForkedActor) -> None:
-        """End a worker."""
         with self._lock:
             unasked = self._waiting.pop(actor.number, None)
         if unasked is None:
@@ -202,14 +199,12 @@ class NodeAgent:
             actor.over.wait(max(0.0, deadline - time.monotonic()))
 
     def forget(self, actor: ForkedActor) -> None:
-        """Take note that a worker has ended."""
         with self._lock:
             self._actors.pop(actor.number, None)
 
     # On the reader thread.
 
     def put(self, event: object) -> None:
-        """Take an event of its actor."""
         if isinstance(event, Started):
             self.place = (event.node_id, event.address)
         elif isinstance(event, Posted):
@@ -312,7 +307,6 @@ class NodeAgents:
             agent.link.signal("prepare", tuple(modules))
 
     def links(self) -> set[RayActor]:
-        """Return their actors."""
         with self._lock:
             return {agent.link for agent in self._agents.values()}
 
