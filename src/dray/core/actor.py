@@ -331,17 +331,20 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     runtime = session.current_runtime()
     found = runtime.named_actor(name, namespace)
     if found is None:
-        others = [
-            entry["name"]
-            for entry in runtime.named_actors(namespace is not None)
-            if namespace in (None, entry["namespace"])
-        ]
+        others = names_of_actors(namespace)
         raise ConfigError(
             f"no actor is called {name!r}"
             + (f" in namespace {namespace!r}" if namespace else "")
             + f": it was never made, or it is gone. Named actors: {', '.join(others) or 'none'}"
         )
     return ActorHandle(found)
+
+
+def names_of_actors(namespace: str | None) -> list[str]:
+    """Return the names of actors that live in a namespace; None is this program's."""
+    runtime = session.current_runtime()
+    own = namespace or runtime.execution_context().namespace
+    return [entry["name"] for entry in runtime.named_actors() if entry["namespace"] == own]
 
 
 def exit_actor() -> None:

@@ -367,12 +367,8 @@ class Runtime(ABC):
         """Return the actor of that name that lives, if there is one."""
 
     @abstractmethod
-    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        """Return `{"name": ..., "namespace": ...}` of the named actors that live.
-
-        Args:
-            all_namespaces: Return those of every namespace, not only of the program's own.
-        """
+    def named_actors(self) -> list[dict[str, str]]:
+        """Return `{"name": ..., "namespace": ...}` of the named actors that live."""
 
     @abstractmethod
     def make_group(self, spec: GroupSpec) -> Group:

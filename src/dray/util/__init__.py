@@ -4,6 +4,7 @@ from typing import Literal, overload
 
 from dray import session
 from dray.compat.attributes import attach_getattr
+from dray.core.actor import names_of_actors
 from dray.util import accelerators
 from dray.util.actor_pool import ActorPool
 from dray.util.debug import disable_log_once_globally, log_once
@@ -78,8 +79,7 @@ def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str
         >>> "listed" in dray.util.list_named_actors()
         True
     """
-    found = session.current_runtime().named_actors(all_namespaces)
-    return found if all_namespaces else [entry["name"] for entry in found]
+    return session.current_runtime().named_actors() if all_namespaces else names_of_actors(None)
 
 
 def get_node_ip_address(address: object = None) -> str:

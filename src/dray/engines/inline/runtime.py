@@ -269,12 +269,8 @@ class InlineRuntime(Runtime):
     def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         return self._names().get((namespace or self.home.namespace, name))
 
-    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        return [
-            {"name": name, "namespace": namespace}
-            for namespace, name in self._names()
-            if all_namespaces or namespace == self.home.namespace
-        ]
+    def named_actors(self) -> list[dict[str, str]]:
+        return [{"name": name, "namespace": space} for space, name in self._names()]
 
     def _names(self) -> dict[tuple[str, str], InlineObject]:
         """Return the actors that have a name, by their namespace and that."""

@@ -199,11 +199,8 @@ class RayRuntime(Runtime):
         except ValueError:
             return None
 
-    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        if all_namespaces:
-            return [dict(entry) for entry in ray.util.list_named_actors(all_namespaces=True)]
-        own = ray.get_runtime_context().namespace
-        return [{"name": name, "namespace": own} for name in ray.util.list_named_actors()]
+    def named_actors(self) -> list[dict[str, str]]:
+        return [dict(entry) for entry in ray.util.list_named_actors(all_namespaces=True)]
 
     # Placement groups.
 

@@ -256,12 +256,9 @@ class ProcessRuntime(Values):
         found = self.demand("named", name, namespace)
         return None if found is None else self._actor(*found)
 
-    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        names: list[dict[str, str]] = self.demand("query", "names")
-        if all_namespaces:
-            return names
-        own = self.execution_context().namespace
-        return [entry for entry in names if entry["namespace"] == own]
+    def named_actors(self) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = self.demand("query", "names")
+        return found
 
     def own_actor(self) -> ActorBackend | None:
         here = self.here()
