@@ -366,4 +366,7 @@ def exit_actor() -> None:
         ...     print("gone")
         gone
     """
-    session.current_runtime().exit_actor()
+    runtime = session.current_runtime()
+    if runtime.own_actor() is None:
+        raise ConfigError("exit_actor(): this code does not run in an actor")
+    runtime.exit_actor()

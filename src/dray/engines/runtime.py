@@ -400,11 +400,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def exit_actor(self) -> None:
-        """End the actor that the calling code runs in, as if it had been asked to.
-
-        Raises:
-            ConfigError: The calling code runs in none.
-        """
+        """End the actor that the calling code runs in, as if it had been asked to."""
 
     @abstractmethod
     def nodes(self) -> list[Described]:

@@ -319,8 +319,7 @@ class InlineRuntime(Runtime):
 
     def exit_actor(self) -> None:
         own = self.own_actor()
-        if not isinstance(own, InlineObject):
-            raise ConfigError("exit_actor(): this code does not run in an actor")
+        assert isinstance(own, InlineObject)
         own.exit()
 
     def nodes(self) -> list[Described]:

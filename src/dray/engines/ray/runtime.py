@@ -293,10 +293,7 @@ class RayRuntime(Runtime):
         return RayObject(context.current_actor)
 
     def exit_actor(self) -> None:
-        try:
-            ray.actor.exit_actor()
-        except TypeError as error:
-            raise ConfigError("exit_actor() was called outside an actor") from error
+        ray.actor.exit_actor()
 
     # The cluster.
 

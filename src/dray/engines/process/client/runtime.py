@@ -48,7 +48,6 @@ from dray.engines.runtime import (
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError
 from dray.interrupts import leave, mark_shielded, pending, shielded, watch
 
 if TYPE_CHECKING:
@@ -317,8 +316,6 @@ class ProcessRuntime(Values):
         return found
 
     def exit_actor(self) -> None:
-        if self.here().get("actor") is None:
-            raise ConfigError("exit_actor() works only inside an actor's method")
         self.on_exit()
         raise SystemExit(0)
 
