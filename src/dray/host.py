@@ -32,6 +32,21 @@ def memory_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
+def bytes_in_words(count: float) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> from dray.host import bytes_in_words
+        >>> bytes_in_words(50 * 2**20), bytes_in_words(3 * 2**40)
+        ('50 MiB', '3 TiB')
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
 def boot_id() -> str | None:
     """Return what names this machine since its start, as no other time since it was switched on.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dray.errors import visible
+from dray.host import bytes_in_words
 
 # A program with more tasks than this wants numbers, not a list.
 MOST_TASKS = 100
@@ -269,11 +270,11 @@ def _room(node: NodeStatus) -> str:
     for name, total in node.resources.items():
         if name.startswith("node:"):  # with which Ray places things on this node
             continue
-        scale, unit = (2**30, " GiB") if "memory" in name else (1, "")
+        amount = bytes_in_words if "memory" in name else "{:.4g}".format
         left = ""
         if node.available is not None:
-            left = f"{node.available.get(name, 0) / scale:.4g} of "
-        parts.append(f"{name} {left}{total / scale:.4g}{unit}{' free' if left else ''}")
+            left = f"{amount(node.available.get(name, 0))} of "
+        parts.append(f"{name} {left}{amount(total)}{' free' if left else ''}")
     return ", ".join(parts)
 
 
@@ -285,6 +286,7 @@ def _device(device: DeviceStatus) -> str:
 
 
 def _objects(objects: ObjectsStatus) -> str:
-    memory, limit = objects.memory_bytes >> 20, objects.memory_limit_bytes >> 20
-    disk = f", {objects.disk_bytes >> 20} MiB on the disk" if objects.disk_bytes else ""
-    return f"{objects.objects} objects, {memory} of {limit} MiB of shared memory{disk}"
+    limit = bytes_in_words(objects.memory_limit_bytes)
+    disk = f", {bytes_in_words(objects.disk_bytes)} on the disk" if objects.disk_bytes else ""
+    memory = f"{bytes_in_words(objects.memory_bytes)} of {limit} of shared memory"
+    return f"{objects.objects} objects, {memory}{disk}"

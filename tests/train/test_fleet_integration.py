@@ -157,4 +157,4 @@ def test_resources_of_the_users_and_memory(fleet: None, storage: Path) -> None:
     (mixed,) = [node for node in dray.nodes() if "my_resource" in node["Resources"]]
     assert [each["node"] for each in found] == [mixed["NodeID"]] * 2
     assert "4 my_resource asked, 3 my_resource exist" in refused(4)
-    assert "1024.0 GiB memory asked" in refused(1, memory=1 << 40)
+    assert "1 TiB memory asked" in refused(1, memory=1 << 40)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from dray.accelerators.vendors.nvidia import is_slice
 from dray.cli.findings import Accelerator, Findings, Framework, TemporaryDirectory
+from dray.host import bytes_in_words
 from dray.settings import locks_directory
 
 _ENOUGH_FILES = 1024
@@ -30,12 +31,6 @@ def counted(count: int, title: str) -> str:
     return f"{count} {title}" if count == 1 else f"{count} {title}s"
 
 
-def size(count: int) -> str:
-    """Return so many bytes, in words."""
-    unit, name = (2**30, "GiB") if count >= 2**30 else (2**20, "MiB")
-    return f"{count / unit:.3g} {name}"
-
-
 def _machine_problems(found: Findings) -> Iterator[Problem]:
     machine = found["machine"]
     shared = machine["shared_memory"]
@@ -44,7 +39,7 @@ def _machine_problems(found: Findings) -> Iterator[Problem]:
     if sys.platform == "linux" and not shared["is_there"]:
         yield f"There is no /dev/shm, the shared memory; {needs}.", bigger
     elif shared["bytes"] is not None and shared["bytes"] < _ENOUGH_SHARED_MEMORY:
-        room = size(shared["bytes"])
+        room = bytes_in_words(shared["bytes"])
         yield f"/dev/shm, the shared memory, has {room} only; {needs}.", bigger
     files = machine["open_files"]
     if files is not None and files < _ENOUGH_FILES:

@@ -17,7 +17,7 @@ from typing import Any
 from dray import host
 from dray.accelerators import Family, Found, families
 from dray.accelerators.detect import ids_on_offer
-from dray.cli.diagnosis import BUILDS, counted, problems_of, size
+from dray.cli.diagnosis import BUILDS, counted, problems_of
 from dray.cli.findings import (
     Accelerator,
     Advice,
@@ -32,6 +32,7 @@ from dray.cli.findings import (
     VainVariable,
 )
 from dray.errors import ConfigError
+from dray.host import bytes_in_words
 from dray.scheduling.device_locks import holders, lock_name
 from dray.settings import Settings, host_root
 from dray.version import VERSION
@@ -344,11 +345,11 @@ def report(found: Report) -> str:
 def _machine_lines(machine: Machine) -> list[str]:
     container = f", in a container ({machine['container']})" if machine["container"] else ""
     shared = machine["shared_memory"]
-    room = f" of {size(shared['bytes'])}" if shared["bytes"] is not None else ""
+    room = f" of {bytes_in_words(shared['bytes'])}" if shared["bytes"] is not None else ""
     files = "any number" if machine["open_files"] is None else machine["open_files"]
     return [
         f"{machine['platform']}{container}, Python {machine['python']}",
-        f"{machine['cores']} cores, {size(machine['memory_bytes'])} of memory, "
+        f"{machine['cores']} cores, {bytes_in_words(machine['memory_bytes'])} of memory, "
         f"{f'/dev/shm{room}' if shared['is_there'] else 'no /dev/shm'}, {files} open files, "
         f"temporary files in {machine['temporary_directory']['used'] or 'no place'}",
     ]
@@ -359,7 +360,7 @@ def _accelerator_lines(accelerators: Iterable[Accelerator]) -> list[str]:
     for entry in accelerators:
         details = [
             entry["type"] or "of an unknown type",
-            *([f"{size(entry['memory_bytes'])} each"] if entry["memory_bytes"] else []),
+            *([f"{bytes_in_words(entry['memory_bytes'])} each"] if entry["memory_bytes"] else []),
             *([f"driver {entry['driver']}"] if entry["driver"] else []),
         ]
         lines.append(f"{counted(entry['count'], entry['title'])}: {', '.join(details)}")

@@ -48,21 +48,6 @@ def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
-def bytes_in_words(count: float) -> str:
-    """Return a number of bytes as people read it.
-
-    Example:
-        >>> from dray.scheduling.capacity import bytes_in_words
-        >>> bytes_in_words(50 * 2**20), bytes_in_words(3 * 2**40)
-        ('50 MiB', '3072.0 GiB')
-    """
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"
-
-
 class DeviceShare(NamedTuple):
     """A share of a device, by its place among those of its node."""
 

@@ -10,8 +10,9 @@ from dray.accelerators import family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, POD_TYPE_LABEL, SLICE_NAME_LABEL
 from dray.accelerators.type_names import meant
 from dray.errors.shortfall import Change, Shortfall
+from dray.host import bytes_in_words
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, Capacity, Quantities, bytes_in_words, from_fixed
+from dray.scheduling.capacity import UNIT, Capacity, Quantities, from_fixed
 from dray.scheduling.placement import Bundle, Demand, Selector, place
 from dray.scheduling.requests import Node, Slices
 from dray.scheduling.tpu_slices import hosts_of_slices

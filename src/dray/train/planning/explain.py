@@ -11,8 +11,9 @@ from dray.accelerators.node_names import ACCELERATOR_TYPE, POD_TYPE_LABEL, TOPOL
 from dray.accelerators.tpu_topology import Slice
 from dray.errors import InfeasibleError
 from dray.errors.shortfall import Change, Shortfall
+from dray.host import bytes_in_words
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, bytes_in_words, from_fixed, to_fixed
+from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
 from dray.scheduling.requests import Node
 from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
