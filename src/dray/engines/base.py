@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
+from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 if TYPE_CHECKING:
@@ -197,9 +198,14 @@ class Engine(ABC):
     # Whether all of them run on the driver's host, and read and write its files.
     one_host: bool = False
     # Whether what workers print is shown.
-    shows_output: bool = True
+    shows_output: bool
     # Whether `close` has begun to end it.
     closed: bool = False
+
+    def __init__(self, options: Options) -> None:
+        self.env_vars = options.runtime_env.env_vars
+        self.shows_output = options.log_to_driver
+        self._asked = PendingRequests()  # which `close` is to close
 
     @abstractmethod
     def nodes(self) -> list[Node]:
@@ -289,9 +295,9 @@ class Engine(ABC):
         """
         return lambda: None
 
-    @abstractmethod
     def until_closed(self) -> Future[None]:
         """Return a future that `close` cancels, for who waits for nothing else of this engine."""
+        return self._asked.add(Future())
 
     @property
     def lost(self) -> bool:

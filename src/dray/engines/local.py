@@ -22,7 +22,6 @@ from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.device_locks import lock_name
 from dray.scheduling.labels import check_name, check_value
 from dray.scheduling.ledger import Ledger
-from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class LocalEngine(Engine):
                 f"address={options.address!r}: the {self.name} engine runs on this machine alone; "
                 "dray.init(engine='ray', address=...) connects to a cluster"
             )
-        self.shows_output = options.log_to_driver
+        super().__init__(options)
         given = {
             **options.resources,
             **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
@@ -51,9 +50,7 @@ class LocalEngine(Engine):
         else:
             self._offers = offers(given, os.environ)
             self._ledger = Ledger(_named([this_machine(options, given, self._offers)]))
-        self._asked = PendingRequests()
         self._runtime_env = options.runtime_env
-        self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
 
     def lock_names(self) -> dict[tuple[str, str], str]:
@@ -112,9 +109,6 @@ class LocalEngine(Engine):
 
     def reserve(self, request: Request) -> Future[Reservation]:
         return self._ledger.reserve(request)
-
-    def until_closed(self) -> Future[None]:
-        return self._asked.add(Future())
 
 
 def _named(nodes: Sequence[Node]) -> list[Node]:

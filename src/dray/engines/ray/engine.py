@@ -31,7 +31,6 @@ from dray.errors import (
     InfeasibleError,
     MissingDependencyError,
 )
-from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 
@@ -75,8 +74,7 @@ class RayEngine(Engine):
     distributed = True
 
     def __init__(self, options: Options, settings: Settings) -> None:
-        self.env_vars = options.runtime_env.env_vars
-        self.shows_output = options.log_to_driver
+        super().__init__(options)
         forked_worker.join()
         self._owns_connection = connect(options)
         self._own_connection = own_connection()
@@ -87,7 +85,6 @@ class RayEngine(Engine):
         self._numbers = itertools.count()
         self._actors: dict[int, RayActor | ForkedActor] = {}
         self._silent = SilentNodes()
-        self._asked = PendingRequests()
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
@@ -329,9 +326,6 @@ class RayEngine(Engine):
             actor.on_death(
                 EngineError("dray's reader thread failed; this is a bug"), expected=False
             )
-
-    def until_closed(self) -> Future[None]:
-        return self._asked.add(Future())
 
     def close(self) -> None:
         if self.closed:
