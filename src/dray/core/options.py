@@ -104,6 +104,7 @@ def task_options(
         name=_text(given, "name") or function_name,
         function_name=function_name,
         resources=resources,
+        placement_resources=resources,
         num_returns=_num_returns(default if num_returns is None else num_returns),
         most_unread=max(0, _count(given, _BACK_PRESSURE, 0, least=-1)),
         max_calls=_count(given, "max_calls", max_calls, least=0),

@@ -81,6 +81,7 @@ class WorkOptions:
 
     Attributes:
         resources: Name to quantity that it holds while it runs or lives; no zeros.
+        placement_resources: Resources that its node must offer when it starts; no zeros.
         label_selector: Labels that its node must have.
         placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
@@ -89,6 +90,7 @@ class WorkOptions:
     """
 
     resources: Mapping[str, float]
+    placement_resources: Mapping[str, float]
     label_selector: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
@@ -125,7 +127,6 @@ class ActorOptions(WorkOptions):
 
     Attributes:
         class_name: Its name in messages.
-        placement_resources: Resources that its node must offer when it starts; no zeros.
         name: Its name for `get_actor`.
         namespace: The name's namespace; None is the session's.
         get_if_exists: Whether an actor that has the name already is returned instead.
@@ -141,7 +142,6 @@ class ActorOptions(WorkOptions):
     """
 
     class_name: str
-    placement_resources: Mapping[str, float]
     name: str | None = None
     namespace: str | None = None
     get_if_exists: bool = False

@@ -102,7 +102,7 @@ class InlineRuntime(Runtime):
             self._functions[origin] = copied
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
-            group = self._place(options, options.resources)
+            group = self._place(options)
             devices = self._first_devices(options)  # a task ends before another one begins
             here, around = self._surroundings(options, group, devices)
             function_name = f"{function.__module__}.{own_name(function)}"
@@ -139,7 +139,7 @@ class InlineRuntime(Runtime):
                     f"an actor is called {options.name!r} already; choose another name, or "
                     "get that one with get_if_exists=True"
                 )
-            group = self._place(options, options.placement_resources)
+            group = self._place(options)
             copied = store(kind, f"actor class {options.class_name}").load()
             arguments = store_arguments(args, kwargs, options.class_name)
             held = None if group is not None else self._hold(options)
@@ -162,9 +162,10 @@ class InlineRuntime(Runtime):
             selector[NODE_ID] = placement.node_id
         return Request([resources], selectors=[selector])
 
-    def _place(self, options: WorkOptions, resources: Mapping[str, float]) -> InlineGroup | None:
+    def _place(self, options: WorkOptions) -> InlineGroup | None:
         """Return the placement group to run in, if any."""
-        placement, here = options.placement, self.execution_context()
+        placement, resources = options.placement, options.placement_resources
+        here = self.execution_context()
         self._ledger.check(self._request(options, resources))
         options.runtime_env.local_directory("inline")
         inherits = placement.kind == "default" and here.captures

@@ -6,7 +6,7 @@ import math
 import time
 
 from dray.engines.ray import cluster
-from dray.engines.runtime import ActorOptions, WorkOptions
+from dray.engines.runtime import WorkOptions
 from dray.errors import InfeasibleError
 from dray.scheduling.placement import Demand, demand_of
 from dray.scheduling.requests import Node, Request
@@ -69,9 +69,7 @@ def check_bundle(what: str, options: WorkOptions) -> None:
     """Return if the one bundle that is asked for can hold something; Ray looks at all of them."""
     place = options.placement
     assert place.group is not None
-    asked = options.resources
-    if isinstance(options, ActorOptions):
-        asked = options.placement_resources
+    asked = options.placement_resources
     bundle = place.group.bundles[place.bundle]
     short = [name for name, quantity in asked.items() if bundle.get(name, 0) < quantity]
     if short:

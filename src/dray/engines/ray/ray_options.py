@@ -85,12 +85,9 @@ def request(options: WorkOptions) -> tuple[Request, str] | None:
     place = options.placement
     if place.kind == "group" or options.given.get("fallback_strategy"):
         return None
-    resources = options.resources
-    if isinstance(options, ActorOptions):
-        resources = options.placement_resources
     selector = {**options.label_selector, **place.hard_labels}
     node_id = place.node_id if place.kind == "node" and not place.soft else ""
-    return Request([dict(resources)], selectors=[selector]), node_id
+    return Request([dict(options.placement_resources)], selectors=[selector]), node_id
 
 
 def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> Described:

@@ -96,7 +96,7 @@ class FunctionTable:
     def _shape(
         self, options: Mapping[str, Any], place: Mapping[str, Any], long_lived: bool
     ) -> SchedulingClass:
-        resources = options["placement_resources"] if long_lived else options["resources"]
+        resources = options["placement_resources"]
         environment: RuntimeEnv = options["runtime_env"]
         runtime_env = (
             tuple(sorted(environment.env_vars.items())),
