@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, NameTakenError
+from dray.errors import ConfigError, GetTimeoutError, NameTakenError
 from dray.scheduling.requests import Node, Request
 from dray.user_warnings import warn_user
 
@@ -40,6 +40,11 @@ OF_ENDED_SESSION = (
 )
 # Message of the ConfigError for work in a placement group that is no more.
 GROUP_REMOVED = "the placement group has been removed; make a new one"
+# Message of the ConfigError for a call of an actor that is to be cancelled by force.
+NOT_BY_FORCE = (
+    "force=True is not for calls of actors, whose state would be lost; leave it out, or use "
+    "dray.kill(actor)"
+)
 
 
 @dataclass(frozen=True)
@@ -428,6 +433,14 @@ def own_name(what: object) -> str:
     return str(getattr(what, "__qualname__", what)).rpartition("<locals>.")[2]
 
 
+def actor_name_taken(name: str) -> NameTakenError:
+    """Return the error of an actor whose name another one has."""
+    return NameTakenError(
+        f"an actor is called {name!r} already; choose another name, get that one with "
+        "dray.get_actor(), or make this one with get_if_exists=True"
+    )
+
+
 def group_name_taken(name: str) -> NameTakenError:
     """Return the error of a placement group whose name another one has."""
     return NameTakenError(
@@ -440,6 +453,14 @@ def no_concurrency_group(name: str, asked: str, groups: Collection[str]) -> Conf
     """Return the error of a call for a concurrency group that its actor does not have."""
     known = ", ".join(sorted(groups)) or "none"
     return ConfigError(f"{name} has no concurrency group {asked!r}; it has {known}")
+
+
+def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
+    """Return the error of a `get` that has waited for long enough."""
+    return GetTimeoutError(
+        f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
+        "dray.wait() to take those that are ready"
+    )
 
 
 def warn_not_detached(what: str, engine: str) -> None:

@@ -29,6 +29,7 @@ from dray.engines.local import describe_job, describe_node, describe_worker, nod
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
     GROUP_REMOVED,
+    NOT_BY_FORCE,
     ActorBackend,
     ActorOptions,
     Args,
@@ -44,18 +45,14 @@ from dray.engines.runtime import (
     Submit,
     TaskOptions,
     WorkOptions,
+    actor_name_taken,
     group_name_taken,
+    not_in_time,
     own_name,
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import (
-    ConfigError,
-    GetTimeoutError,
-    InfeasibleError,
-    NameTakenError,
-    ObjectLostError,
-)
+from dray.errors import ConfigError, InfeasibleError, ObjectLostError
 from dray.scheduling.capacity import to_fixed
 from dray.scheduling.labels import NODE_ID
 from dray.scheduling.ledger import Held, Ledger
@@ -131,14 +128,10 @@ class InlineRuntime(Runtime):
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:
             if options.detached:
                 warn_not_detached(f"actor {options.class_name}", "inline")
-            found = options.name and self.named_actor(options.name, options.namespace)
-            if found and options.get_if_exists:
-                return found
-            if found:
-                raise NameTakenError(
-                    f"an actor is called {options.name!r} already; choose another name, or "
-                    "get that one with get_if_exists=True"
-                )
+            if options.name and (found := self.named_actor(options.name, options.namespace)):
+                if options.get_if_exists:
+                    return found
+                raise actor_name_taken(options.name)
             group = self._place(options)
             copied = store(kind, f"actor class {options.class_name}").load()
             arguments = store_arguments(args, kwargs, options.class_name)
@@ -229,9 +222,7 @@ class InlineRuntime(Runtime):
         own = [_own(ref) for ref in refs]
         _, missing = concurrent.futures.wait([ref.outcome for ref in own], timeout_s)
         if missing:
-            raise GetTimeoutError(
-                f"{len(missing)} of {len(own)} results did not come within {timeout_s:g} s"
-            )
+            raise not_in_time(len(missing), len(own), timeout_s)
         return [ref.value() for ref in own]
 
     def put(self, value: object) -> ObjectRef:
@@ -254,10 +245,7 @@ class InlineRuntime(Runtime):
     def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
         own = ref if isinstance(ref, InlineGenerator) else _own(ref)
         if force and own.of_actor:
-            raise ConfigError(
-                "force=True would kill the actor, and all its other calls with it; use "
-                "dray.kill(actor) for that, or leave force out"
-            )
+            raise ConfigError(NOT_BY_FORCE)
         own.cancel()
 
     def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:

@@ -25,8 +25,8 @@ from dray.engines.rpc.serialization import (
     is_error,
     pack,
 )
-from dray.engines.runtime import OF_ENDED_SESSION, Runtime
-from dray.errors import GetTimeoutError, ObjectLostError, ObjectStoreFullError
+from dray.engines.runtime import OF_ENDED_SESSION, Runtime, not_in_time
+from dray.errors import ObjectLostError, ObjectStoreFullError
 from dray.interrupts import final, leave, mark_shielded, pending, shielded, watch
 
 
@@ -255,11 +255,3 @@ class Values(Conversation, Runtime):
     def _tell_passed(self, stream: int, index: int) -> None:
         if not self._closed and self.table.counts.get(stream) == 1:  # nothing else here reads it
             self.post(("passed", stream, index))
-
-
-def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
-    """Return the error of a `get` that has waited for long enough."""
-    return GetTimeoutError(
-        f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
-        "dray.wait() to take those that are ready"
-    )

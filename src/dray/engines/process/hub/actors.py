@@ -20,13 +20,12 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, failed, unmade
-from dray.engines.runtime import GROUP_REMOVED
+from dray.engines.runtime import GROUP_REMOVED, actor_name_taken
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
     ConfigError,
     EngineError,
-    NameTakenError,
     PendingCallsLimitExceeded,
     WorkerDiedError,
 )
@@ -116,11 +115,7 @@ class Actors(CallListener):
         if get_if_exists:
             self.on_named(client, question, name[1], name[0])
             return
-        error = NameTakenError(
-            f"an actor is called {name[1]!r} already; choose another name, get that one with "
-            "dray.get_actor(), or make this one with get_if_exists=True"
-        )
-        self._hub.refuse(client, question, error)
+        self._hub.refuse(client, question, actor_name_taken(name[1]))
 
     def place(self, actor: ActorRecord) -> None:
         shape = actor.creation.kind.shape

@@ -19,7 +19,6 @@ from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.attach_socket import AttachListener
 from dray.engines.process.client.runtime import ProcessRuntime
-from dray.engines.process.client.values import not_in_time
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
@@ -39,7 +38,7 @@ from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.serialization import Opened, Payload
-from dray.engines.runtime import ExecutionContext
+from dray.engines.runtime import ExecutionContext, not_in_time
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
 from dray.interrupts import arrivals, leave, mark_shielded, pending, wake_main, watch
@@ -59,10 +58,6 @@ _NO_TASK: Mapping[str, Any] = {}
 
 # Starts a process: the worker, its descriptors, and its standard output and error.
 Fork = Callable[[WorkerProcess, Sequence[int]], None]
-
-
-def _not_shown(stream: str, lines: Sequence[str]) -> None:
-    """Take lines that nobody wants to see."""
 
 
 class DriverRuntime(ProcessRuntime):
@@ -122,7 +117,7 @@ class DriverRuntime(ProcessRuntime):
         )
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
-        self.tap = OutputTap(reader, show_lines if options.log_to_driver else _not_shown)
+        self.tap = OutputTap(reader, show_lines if options.log_to_driver else lambda *_: None)
         self._submitted = 0  # since a thread looked for answers
         self._cores = host.cpu_count()
         self._spin = AdaptiveSpin(self._cores)

@@ -51,6 +51,7 @@ from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, Result, failed, in_place_of, is_error
+from dray.engines.runtime import NOT_BY_FORCE
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -440,11 +441,7 @@ class Tasks:
             self.hub.reply(client, question, None)
             return
         if task.actor is not None and force:
-            error = ConfigError(
-                "force=True is not for calls of actors, whose state would be lost; leave it out, "
-                "or use dray.kill(actor)"
-            )
-            self.hub.refuse(client, question, error)
+            self.hub.refuse(client, question, ConfigError(NOT_BY_FORCE))
             return
         if task.actor is not None and not task.cancelled:
             self.table.cancelling[task.number] = []
