@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from dray.engines.inline.execution import Gate, Host, Work, begin, perform, submit
-from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled, store
+from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled
 from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.rpc.actor_host import exit_status, is_intended, made, method_of
+from dray.engines.rpc.serialization import pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -68,7 +69,7 @@ class InlineGroup(Pickled, Group):
 
     def ready(self) -> ObjectRef:
         ref = InlineRef()
-        itself = store(PlacementGroup(self), "a placement group")
+        itself = Stored(pack(PlacementGroup(self), "a placement group"))
 
         def deliver(held: Future[Reservation]) -> None:
             gone = self.removed or held.cancelled()
@@ -123,8 +124,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         held: Reservation | None,
         forgotten: deque[Reservation],
     ) -> None:
-        Pickled.__init__(self)
-        Host.__init__(self)
+        super().__init__()
         self.class_name = options.class_name
         self.methods = options.methods
         self.options = options

@@ -17,18 +17,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dray.engines.inline.values import (
-    InlineRef,
-    Loop,
-    Pickled,
-    Stored,
-    settled,
-    store,
-    store_arguments,
-)
+from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
+from dray.engines.rpc.serialization import pack, pack_arguments
 from dray.engines.runtime import Args, ExecutionContext, Function, Kwargs, Returned
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, TaskError, WorkerDiedError, raised_in_task
@@ -242,13 +235,13 @@ def in_environment(variables: Mapping[str, str | None], directory: str | None) -
         sys.path[:] = path
 
 
-def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
+def submit(work: Work, args: Args, kwargs: Kwargs) -> Returned:
     """Run a task or a call, or begin to; return its references.
 
     Raises:
         SerializationError: An argument cannot be pickled.
     """
-    arguments = store_arguments(args, dict(kwargs), work.title)
+    arguments = Stored(pack_arguments(args, kwargs, work.title))
     if work.num_returns == "streaming":
         return InlineGenerator(work, arguments)
     refs = begin(work, perform(work, arguments), work.count)
@@ -290,17 +283,19 @@ async def perform(work: Work, arguments: Stored) -> Results:
             if work.num_returns == "dynamic":
                 yielded, items = iter(value), []
                 for item in yielded:
-                    items.append(InlineRef(settled(store(item, f"what {work.title} yielded"))))
+                    items.append(
+                        InlineRef(settled(Stored(pack(item, f"what {work.title} yielded"))))
+                    )
                 value = DynamicObjectRefGenerator(items)
             for part in split(value, work.count, work.title):
-                results.append(store(part, f"what {work.title} returned"))
+                results.append(Stored(pack(part, f"what {work.title} returned")))
 
     error = await work.carry_out(call, lambda: arguments)
     if error is None:
         return results
     if items is not None and isinstance(error, TaskError):
         refs = DynamicObjectRefGenerator([*items, InlineRef(settled(error))])
-        return [store(refs, f"what {work.title} returned")]
+        return [Stored(pack(refs, f"what {work.title} returned"))]
     return [*results, error] if isinstance(error, TaskError) else [error]  # or it died
 
 
@@ -356,7 +351,9 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         if item is _END:
             self._end()
         elif not self._over:  # else it was cancelled meanwhile
-            self._items.append(InlineRef(settled(store(item, f"what {self._work.title} yielded"))))
+            self._items.append(
+                InlineRef(settled(Stored(pack(item, f"what {self._work.title} yielded"))))
+            )
             self._made += 1
             self._iterator = items
 
@@ -364,7 +361,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         """Go on to the end; return its error, or nothing."""
         while not self._over:
             await self._step()
-        return [self._error or store(None, "nothing")]
+        return [self._error or Stored(pack(None, "nothing"))]
 
     def upcoming(self) -> Future[None]:
         """Return what is done when the next reference or the end is there; may run on to it."""

@@ -24,9 +24,10 @@ from typing import Any, cast
 
 from dray.engines.inline.actor import InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
-from dray.engines.inline.values import InlineRef, settled, store, store_arguments
+from dray.engines.inline.values import InlineRef, Stored, settled
 from dray.engines.local import describe_job, describe_node, describe_worker, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
+from dray.engines.rpc.serialization import pack, pack_arguments
 from dray.engines.runtime import (
     GROUP_REMOVED,
     NOT_BY_FORCE,
@@ -95,7 +96,7 @@ class InlineRuntime(Runtime):
         origin = options.origin or function
         copied = self._functions.get(origin)
         if copied is None:
-            copied = store(function, f"remote function {options.name}").load()
+            copied = Stored(pack(function, f"remote function {options.name}")).load()
             self._functions[origin] = copied
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
@@ -133,8 +134,8 @@ class InlineRuntime(Runtime):
                     return found
                 raise actor_name_taken(options.name)
             group = self._place(options)
-            copied = store(kind, f"actor class {options.class_name}").load()
-            arguments = store_arguments(args, kwargs, options.class_name)
+            copied = Stored(pack(kind, f"actor class {options.class_name}")).load()
+            arguments = Stored(pack_arguments(args, kwargs, options.class_name))
             held = None if group is not None else self._hold(options)
             devices = held.devices[0] if held else self._first_devices(options)
             here, around = self._surroundings(options, group, devices)
@@ -226,7 +227,7 @@ class InlineRuntime(Runtime):
         return [ref.value() for ref in own]
 
     def put(self, value: object) -> ObjectRef:
-        return InlineRef(settled(store(value, "the value")))
+        return InlineRef(settled(Stored(pack(value, "the value"))))
 
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool

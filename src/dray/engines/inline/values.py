@@ -8,14 +8,13 @@ import copy
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.rpc import serialization
-from dray.engines.rpc.serialization import Packed, Payload
-from dray.engines.runtime import Args, Kwargs
+from dray.engines.rpc.serialization import Packed
 from dray.errors import ObjectLostError
 
 T = TypeVar("T")
@@ -37,6 +36,7 @@ class Pickled:
     """Mixed into what a pickled value holds by its id, and finds again in this process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.key = uuid.uuid4().hex
         _known[self.key] = self
 
@@ -54,38 +54,15 @@ def _find(key: str) -> Pickled:
         ) from None
 
 
-class Stored(NamedTuple):
+class Stored:
     """A value, pickled, and the references and actors in it, which live as long as it does."""
 
-    payload: Payload
-    kept: Sequence[object]
-
-    @classmethod
-    def of(cls, packed: Packed) -> Stored:
-        """Return a value that has been pickled."""
-        return cls(packed.inline(), packed.refs)
+    def __init__(self, packed: Packed) -> None:
+        self._payload, self._kept = packed.inline(), packed.refs
 
     def load(self) -> Any:
         """Return a copy of the value."""
-        return serialization.unpack_inline(self.payload)
-
-
-def store(value: object, what: str) -> Stored:
-    """Pickle a value.
-
-    Raises:
-        SerializationError: It cannot be pickled.
-    """
-    return Stored.of(serialization.pack(value, what))
-
-
-def store_arguments(args: Args, kwargs: Kwargs, callee: str) -> Stored:
-    """Pickle the arguments of a call.
-
-    Raises:
-        SerializationError: One of them cannot be pickled.
-    """
-    return Stored.of(serialization.pack_arguments(args, kwargs, callee))
+        return serialization.unpack_inline(self._payload)
 
 
 class InlineRef(Pickled, ObjectRef):
