@@ -16,10 +16,11 @@ from dray.accelerators.node_names import ACCELERATOR_TYPE
 __all__ = ["Family", "Found", "check_quantities", "families", "family_named", "family_of"]
 
 _GROUP = "dray.accelerators"
-# In the order in which one is chosen where several have the same resource.
+# Classes, each in a file of its name; in the order in which one is chosen where several have the
+# same resource.
 _OURS = (
-    *("nvidia", "amd", "intel", "apple", "metax", "neuron", "tpu", "gaudi", "ascend"),
-    *("rebellions", "furiosa", "mobilint", "tenstorrent"),
+    *("Nvidia", "Amd", "Intel", "Apple", "Metax", "Neuron", "Tpu", "Gaudi", "Ascend"),
+    *("Rebellions", "Furiosa", "Mobilint", "Tenstorrent"),
 )
 
 
@@ -32,7 +33,8 @@ def families() -> tuple[Family, ...]:
         >>> sorted({family.resource for family in families()} & {"GPU", "TPU"})
         ['GPU', 'TPU']
     """
-    ours = [importlib.import_module(f"dray.accelerators.vendors.{name}").FAMILY() for name in _OURS]
+    modules = {name: f"dray.accelerators.vendors.{name.lower()}" for name in _OURS}
+    ours = [getattr(importlib.import_module(path), name)() for name, path in modules.items()]
     return (*ours, *_others())
 
 

@@ -67,7 +67,7 @@ class Family(ABC):
             the same resource.
         shared: Whether the workers of a node that train together are shown each other's devices,
             as libraries expect that take the device of the local rank.
-        torch_device: PyTorch's name of such a device.
+        torch_device: PyTorch's name of such a device; default: the CPU, where it has none.
         torch_modules: Modules to import before PyTorch knows such devices and their backend.
         backend: PyTorch's usual collective backend for it.
         collective_variables: Environment variables for collectives, unless the environment says
@@ -96,7 +96,7 @@ class Family(ABC):
     sizes: ClassVar[tuple[int, ...]] = ()
     types: ClassVar[str] = ""
     shared: ClassVar[bool] = True
-    torch_device: ClassVar[str]
+    torch_device: ClassVar[str] = "cpu"
     torch_modules: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = "gloo"
     collective_variables: ClassVar[Mapping[str, str]] = MappingProxyType({})

@@ -79,9 +79,6 @@ class Amd(CudaLike):
         return {k: "-1" if v == "" and k != _ROCR else v for k, v in shown.items()}
 
 
-FAMILY = Amd
-
-
 def _inventory(smi: Package) -> Found:
     smi.amdsmi_init()
     try:

@@ -18,7 +18,6 @@ class Apple(Family):
     fractions: ClassVar = True
     types: ClassVar = r"M\d|Apple-"
     torch_device: ClassVar = "mps"
-    backend: ClassVar = "gloo"
 
     def find(self) -> Found | None:
         if not host.is_directory("System/Library/CoreServices"):
@@ -30,9 +29,6 @@ class Apple(Family):
         if "metal" not in output_of("system_profiler", "SPDisplaysDataType").lower():
             return None
         return Found(count=1, type=_type_of(chip), names=[chip])
-
-
-FAMILY = Apple
 
 
 def _type_of(chip: str) -> str | None:

@@ -36,6 +36,3 @@ def _device_count(acl: Package) -> int:
     if code != 0:
         raise RuntimeError(f"acl.rt.get_device_count() returns the code {code}")
     return int(count)
-
-
-FAMILY = Ascend

@@ -24,7 +24,6 @@ class Furiosa(Family):
     resource: ClassVar = "FURIOSA"
     variables: ClassVar = ("FURIOSA_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_FURIOSA_DEVICES",)
-    torch_device: ClassVar = "cpu"
 
     def find(self) -> Found | None:
         ours = device_files("dev/rngd*")
@@ -71,6 +70,3 @@ def _type(device: Any) -> str | None:
         return None
     word = str(arch).rpartition(".")[2].replace("+", "plus")
     return f"FURIOSA_{re.sub(r'[^A-Za-z0-9]', '', word).upper()}"
-
-
-FAMILY = Furiosa

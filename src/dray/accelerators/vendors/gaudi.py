@@ -69,6 +69,3 @@ def _type(driver_says: str) -> str | None:
         lambda hpu: str(hpu.get_device_name()) if hpu.is_initialized() else "",
     )
     return f"Intel-{name}" if name else None
-
-
-FAMILY = Gaudi

@@ -134,9 +134,6 @@ class Intel(Family):
         return None if only_hides else ids
 
 
-FAMILY = Intel
-
-
 def _ask_level_zero() -> list[tuple[str, str, int]] | None:
     """Return name, driver and memory of every device; None if that cannot be told.
 

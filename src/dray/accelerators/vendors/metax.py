@@ -27,9 +27,6 @@ class Metax(CudaLike):
         return found or Found(count=0, trouble=f"the MetaX driver is there, but {why}")
 
 
-FAMILY = Metax
-
-
 def _inventory(sml: Package) -> Found:
     sml.mxSmlExInit()
     try:

@@ -17,7 +17,6 @@ class Mobilint(Numbered):
     resource: ClassVar = "MBLT"
     variables: ClassVar = ("QBRUNTIME_VISIBLE_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_MBLT_RT_VISIBLE_DEVICES",)
-    torch_device: ClassVar = "cpu"
 
     def find(self) -> Found | None:
         aries, regulus = device_files("dev/aries[0-9]*"), device_files("dev/regulus-npu*")
@@ -30,6 +29,3 @@ class Mobilint(Numbered):
             return None
         type_ = "MOBILINT_ARIES" if aries else "MOBILINT_REGULUS" if regulus else None
         return Found(count=count, type=type_, trouble=trouble)
-
-
-FAMILY = Mobilint

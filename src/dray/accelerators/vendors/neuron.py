@@ -60,9 +60,6 @@ class Neuron(Family):
         return [core for part in super().parse(text) for core in _cores(part, text)]
 
 
-FAMILY = Neuron
-
-
 def _ask_neuron_ls() -> list[dict[str, Any]]:
     """Return what the tool tells of each device, as far as that makes sense."""
     import json  # slow to import, as is what follows

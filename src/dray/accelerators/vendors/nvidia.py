@@ -29,9 +29,6 @@ class Nvidia(CudaLike):
         return found or _by_files(len(files), why or "the package nvidia-ml-py is not installed")
 
 
-FAMILY = Nvidia
-
-
 def _under_wsl() -> Found | None:
     """The devices of Windows below this Linux, whose one file stands for GPUs of any maker."""
     found, _ = ask("pynvml", _inventory) if host.device_files("dev/dxg") else (None, "")

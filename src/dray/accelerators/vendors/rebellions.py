@@ -18,7 +18,6 @@ class Rebellions(Numbered):
     resource: ClassVar = "RBLN"
     variables: ClassVar = ("RBLN_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_RBLN_RT_VISIBLE_DEVICES",)
-    torch_device: ClassVar = "cpu"
 
     def find(self) -> Found | None:
         files = device_files("dev/rbln[0-9]*")
@@ -27,6 +26,3 @@ class Rebellions(Numbered):
             return None
         type_, _ = ask("rebel", lambda rebel: str(rebel.get_npu_name() or ""))
         return Found(count=count, type=type_ or None, trouble=trouble)
-
-
-FAMILY = Rebellions

@@ -16,13 +16,9 @@ class Tenstorrent(Family):
     resource: ClassVar = "TTNPU"
     variables: ClassVar = ("TT_VISIBLE_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_TENSTORRENT_VISIBLE_DEVICES",)
-    torch_device: ClassVar = "cpu"
 
     def find(self) -> Found | None:
         count = len(device_files("dev/tenstorrent/[0-9]*"))  # beside the directory by-id
         if not count:
             return None
         return Found(count=count, driver=read("sys/module/tenstorrent/version") or None)
-
-
-FAMILY = Tenstorrent

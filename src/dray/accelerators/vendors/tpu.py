@@ -135,6 +135,3 @@ def _pod_type(text: str) -> str:
 def _topology(tpu_env: str) -> str:
     match = re.search(r"""^\s*TOPOLOGY:\s*['"]([^'"]*)['"]""", tpu_env, re.MULTILINE)
     return match[1] if match else ""
-
-
-FAMILY = Tpu
