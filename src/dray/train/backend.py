@@ -109,6 +109,8 @@ class Backend:
 
     share_cuda_visible_devices: bool = False
     has_replica_groups: bool = False
+    # What several workers talk through, and what one has.
+    _channels: ClassVar[tuple[str, str]] = ("no process group", "no process group")
 
     def collectives(
         self,
@@ -126,7 +128,7 @@ class Backend:
         Returns:
             The name, such as "gloo", and a warning or an empty text.
         """
-        return "no process group", ""
+        return self._channels[len(positions) == 1], ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Called when the workers have started: form process groups here."""

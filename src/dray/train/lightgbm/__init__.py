@@ -19,7 +19,6 @@ from dray.train.boosting import OlderForm, limit_threads, train_function
 from dray.train.config import RunConfig
 from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.data_config import DataConfig
-from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
@@ -55,14 +54,7 @@ _ATTEMPTS = 100
 class LightGBMBackend(Backend):
     """Has every worker hold a port, and tells all of them which."""
 
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return what LightGBM has."""
-        return ("sockets" if len(positions) > 1 else "no network"), ""
+    _channels = ("sockets", "no network")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Have all workers hold a port each; one worker needs none."""
@@ -72,7 +64,7 @@ class LightGBMBackend(Backend):
         ports = worker_group.execute(_hold_port)
         addresses = [worker.address for worker in worker_group.workers]
         worker_group.execute(_know_network, list(zip(addresses, ports, strict=True)))
-        worker_group.collectives = "sockets"
+        worker_group.collectives = self._channels[0]
 
 
 @dataclass

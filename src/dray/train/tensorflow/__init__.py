@@ -17,7 +17,6 @@ from dray.engines.rpc.actor_host import set_variables
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
-from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
@@ -38,21 +37,14 @@ _KERAS_2 = "TF_USE_LEGACY_KERAS"
 class TensorflowBackend(Backend):
     """Has every worker hold a port for TensorFlow, and tells all of them which."""
 
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return what TensorFlow has on CPUs; on GPUs it uses NCCL besides."""
-        return "gRPC", ""
+    _channels = ("gRPC", "gRPC")  # on CPUs; on GPUs it uses NCCL besides
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Have all workers hold a port each, and tell everybody."""
         ports = worker_group.execute(_hold_port)
         addresses = [worker.address for worker in worker_group.workers]
         worker_group.execute(_know_cluster, addresses, ports)
-        worker_group.collectives = "gRPC"
+        worker_group.collectives = self._channels[0]
         if len(addresses) > 1 and all(address.startswith("127.") for address in addresses):
             worker_group.warn(
                 "TensorFlow's workers listen on every address of this machine, and do what anybody "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.boosting import OlderForm, limit_threads, train_function
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
-from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
@@ -41,14 +40,7 @@ __all__ = [
 class XGBoostBackend(Backend):
     """Starts a tracker on rank 0, where several workers meet."""
 
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return the communicator."""
-        return ("rabit" if len(positions) > 1 else "no communicator"), ""
+    _channels = ("rabit", "no communicator")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Start the tracker, and tell every rank where it is; one worker needs none."""
@@ -58,7 +50,7 @@ class XGBoostBackend(Backend):
         address = worker_group.workers[0].address
         tracker = worker_group.execute_single(0, _start_tracker, address, size)
         worker_group.execute(_meet_at, tracker)
-        worker_group.collectives = "rabit"
+        worker_group.collectives = self._channels[0]
 
 
 @dataclass
