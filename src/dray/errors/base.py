@@ -23,6 +23,11 @@ class DrayError(Exception):
 
     __module__ = "dray.errors"  # where programs find it
 
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith(f"{DrayError.__module__}."):  # a file beside this one
+            cls.__module__ = DrayError.__module__
+
 
 class RemoteTraceback(Exception):
     """The cause of an error that crossed a process boundary: its traceback there, as text."""

@@ -18,8 +18,6 @@ class StorageError(DrayError, OSError):
         damaged: The checkpoint and the file in it that is not as it was committed, if that is it.
     """
 
-    __module__ = "dray.errors"  # where programs find it
-
     damaged: tuple[str, str] | None = None
 
     @classmethod
@@ -73,5 +71,3 @@ _STORAGE_ADVICE = {
 
 class NoRunError(StorageError, RuntimeError):
     """There is no run in a directory."""
-
-    __module__ = "dray.errors"  # where programs find it

@@ -23,8 +23,6 @@ class TaskError(DrayError):
         ip: The node's address.
     """
 
-    __module__ = "dray.errors"  # where programs find it
-
     # Not properties: what the user's exception has under these names shall be found.
     function_name = functools.cached_property(lambda self: _part_of(self.where, "name"))
     pid = functools.cached_property(lambda self: int(_part_of(self.where, "pid") or 0) or None)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 class TrainingFailedError(DrayError):
     """`fit()` did not reach its end. The two subclasses say on whose side."""
 
-    __module__ = "dray.errors"  # where programs find it
-
     def __init__(self, message: str = "") -> None:
         # Not super().__init__: a subclass made by `mixed_with` has the user's class in its MRO.
         Exception.__init__(self, message)
@@ -38,8 +36,6 @@ class StartTimeoutError(TrainingFailedError, TimeoutError):
         seconds: Duration of the wait.
         reason: Resources that were missing at the end.
     """
-
-    __module__ = "dray.errors"  # where programs find it
 
     def __init__(self, seconds: float, reason: str) -> None:
         super().__init__(
@@ -64,8 +60,6 @@ class WorkerGroupError(TrainingFailedError):
         rank: The rank that failed first.
         log_path: That rank's log file, or None.
     """
-
-    __module__ = "dray.errors"  # where programs find it
 
     def __init__(
         self,
@@ -112,8 +106,6 @@ class PreemptionError(TrainingFailedError):
         (['node-b'], False)
     """
 
-    __module__ = "dray.errors"  # where programs find it
-
     def __init__(self, preemption_info: PreemptionInfo, drain_timed_out: bool = False) -> None:
         nodes = ", ".join(preemption_info.preempted_node_ids)
         ranks = ", ".join(map(str, preemption_info.preempted_ranks))
@@ -140,8 +132,6 @@ class ControllerError(TrainingFailedError):
     Attributes:
         controller_failure: The exception that ended the run.
     """
-
-    __module__ = "dray.errors"  # where programs find it
 
     def __init__(self, controller_failure: BaseException) -> None:
         TrainingFailedError.__init__(
