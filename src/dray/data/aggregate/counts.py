@@ -73,7 +73,6 @@ class _Percentage(OfColumn):
     _how = "mean"
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns."""
         return pc.multiply(found, 100.0)
 
 
@@ -98,7 +97,6 @@ class MissingValuePercentage(_Percentage):
         super().__init__(on, alias_name=alias_name)
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         return pc.is_null(values, nan_is_null=True).cast(pa.float64())
 
 
@@ -120,7 +118,6 @@ class ZeroPercentage(_Percentage):
     _called = "zero_pct"
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         if pa.types.is_boolean(values.type) or pa.types.is_null(values.type):
             values = values.cast(pa.int8())
         zero = pa.scalar(0, values.type) if is_number(values.type) else 0

@@ -52,11 +52,9 @@ class OfColumn(AggregateFn):
         self._skip_nulls = ignore_nulls
 
     def columns(self) -> list[str] | None:
-        """Return the columns that are needed."""
         return [] if self.on is None else [self.on]
 
     def prepared(self, table: Table) -> Column:
-        """Return what Arrow aggregates."""
         if self.on is None:
             return pa.repeat(0, table.num_rows)
         check_column(table, [self.on])
@@ -67,14 +65,12 @@ class OfColumn(AggregateFn):
         return values
 
     def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
         return [(column, self._how, self._options())]
 
     def _options(self) -> pc.FunctionOptions | None:
         return pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns."""
         return found
 
 
@@ -101,7 +97,6 @@ class CountDistinct(Count):
         super().__init__(on, ignore_nulls, alias_name)
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         kind = values.type  # Arrow counts null among none but null
         return _first_rows(values) if is_compound(kind) or pa.types.is_null(kind) else values
 
@@ -122,11 +117,9 @@ class Sum(OfColumn):
     _how = "sum"
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         return summable(values)
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns."""
         return summed(found, rows.chunks.table.field(self.on).type, self.name)
 
 
@@ -148,7 +141,6 @@ class AbsMax(Max):
     _called = "abs_max"
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         if pa.types.is_signed_integer(values.type):  # whose least has no counterpart
             values = values.cast(pa.int64())
         try:
@@ -182,18 +174,16 @@ class Std(OfColumn):
         self._ddof = ddof
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         kind = values.type
         is_plain = not pa.types.is_null(kind) and not pa.types.is_boolean(kind)
         return values if is_plain else values.cast(pa.float64())
 
     def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
         options = pc.VarianceOptions(ddof=self._ddof, skip_nulls=self._skip_nulls)
         return [(column, self._how, options), (column, "mean", self._options())]
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns: NaN of too few values, null of none."""
+        # NaN of too few values, null of none
         too_few = pc.and_(pc.is_null(found), pc.is_valid(beside[0]))
         return pc.if_else(too_few, math.nan, found)
 
@@ -207,7 +197,6 @@ class AsList(OfColumn):
         super().__init__(on, ignore_nulls, alias_name)
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         return self._rows(values) if is_compound(values.type) else values
 
     def _rows(self, values: Column) -> Column:
@@ -219,7 +208,6 @@ class AsList(OfColumn):
         return None
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns."""
         lists = found.to_pylist()
         if self._skip_nulls:
             lists = [[value for value in values if value is not None] for values in lists]
@@ -267,14 +255,12 @@ class Quantile(AsList):
             raise ConfigError(f"q must be a part from 0 to 1, not {q!r}")
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
         kind = values.type
         if not (is_number(kind) or any(holds(kind) for holds in _LIKE_NUMBERS)):
             raise unfit(self.name, pa.field(self.on, kind))
         return values.cast(pa.float64(), safe=False)
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns."""
         return pa.array(
             [self._quantile(values) for values in super().finished(rows, found).to_pylist()]
         )

@@ -160,11 +160,9 @@ class ColumnExpr(Expr):
 
     @property
     def name(self) -> str:
-        """The name of the column."""
         return self._name
 
     def of(self, table: Table) -> Value:
-        """Return the column of a table."""
         return column_named(table, self._name)
 
     def __repr__(self) -> str:
@@ -178,7 +176,6 @@ class LiteralExpr(Expr):
     value: Value
 
     def of(self, table: Table) -> Value:
-        """Return the value."""
         return self.value
 
     def __repr__(self) -> str:
@@ -194,11 +191,9 @@ class AliasExpr(Expr):
 
     @property
     def name(self) -> str:
-        """The name."""
         return self._name
 
     def of(self, table: Table) -> Value:
-        """Return the values of the other one."""
         return self.expr.of(table)
 
     def __repr__(self) -> str:
@@ -214,7 +209,6 @@ class Call(Expr):
     named: Mapping[str, object]
 
     def of(self, table: Table) -> Value:
-        """Return the function's values."""
 
         def value(argument: object) -> Value:
             return argument.of(table) if isinstance(argument, Expr) else argument
@@ -235,7 +229,6 @@ class Generated(Expr):
     called: str
 
     def of(self, table: Table) -> Value:
-        """Return a value for each row."""
         return self.make(table)
 
     def __repr__(self) -> str:
