@@ -298,7 +298,6 @@ class Pool:
         self._end(member, at_once=member.begun is not None)
 
     def _end(self, member: _Member, at_once: bool) -> None:
-        """End an actor, after its calls or at once."""
         self._members.remove(member)
         actor, member.actor = member.actor, None
         assert actor is not None

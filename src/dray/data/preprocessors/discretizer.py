@@ -63,7 +63,6 @@ class _Discretizer(ColumnPreprocessor):
         return self.bins[name] if isinstance(self.bins, Mapping) else self.bins
 
     def _edges(self, name: str) -> Edges:
-        """Return the edges of a column's bins."""
         raise NotImplementedError
 
     def _column(self, name: str, column: Column) -> Column:

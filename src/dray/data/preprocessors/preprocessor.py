@@ -148,7 +148,6 @@ class Preprocessor:
         return frame if index is None or len(index) != len(frame) else frame.set_axis(index)
 
     def _applied(self, table: Table) -> Table:
-        """Return a table, changed."""
         with self._named("a block"):
             return self._changed(table)
 

@@ -161,7 +161,6 @@ def _records(file: pa.NativeFile) -> Iterator[bytes]:
 
 
 def _features(record: bytes) -> dict[str, Feature]:
-    """Return the features of a message by their names."""
     found: dict[str, Feature] = {}
     for _, features in _fields(record):
         for _, entry in _fields(features):

@@ -359,7 +359,6 @@ _held_port: socket.socket | None = None
 
 
 def _hold_port(address: str) -> int:
-    """Hold a port for rank 0's coordinator."""
     global _held_port
     _held_port = hold_port(address)
     port: int = _held_port.getsockname()[1]

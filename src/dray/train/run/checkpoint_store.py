@@ -235,7 +235,6 @@ class CheckpointStore:
         self.delete_surplus()
 
     def _staged(self, entry: PendingReport) -> Place:
-        """Return the directory in which a report's files are."""
         ready = entry.ready
         return self.directory.storage.staging(entry.report) if ready is None else Path(ready.path)
 

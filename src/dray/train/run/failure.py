@@ -97,7 +97,6 @@ class FailureLog:
         self._failures.setdefault(rank, error)
 
     def __bool__(self) -> bool:
-        """Return whether anything has failed."""
         return bool(self._failures)
 
     def by_cause(self) -> dict[int, BaseException]:

@@ -148,7 +148,6 @@ class WorkerGroup:
         return [worker.position for worker in self.workers if worker.position is not None]
 
     def __len__(self) -> int:
-        """Return the number of workers."""
         return len(self.workers)
 
     def rank_of(self, actor: Actor) -> int | None:

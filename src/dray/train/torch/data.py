@@ -149,7 +149,6 @@ class DeviceDataLoader(WrappedLoader):
         super().__init__(loader, _device=device, _ahead=ahead)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches on the device."""
         if self._ahead and self._device.type in _TYPES_WITH_STREAMS:
             return self._side_stream.copy_ahead(self._loader)
         return (_move(batch, self._device) for batch in self._loader)

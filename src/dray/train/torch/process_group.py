@@ -125,7 +125,6 @@ def _beyond_gloo(family: Family | None) -> str:
 
 
 def _check_slices(positions: Sequence[RankAssignment]) -> None:
-    """Raise ConfigError if a worker has several MIG slices."""
     for position in positions:
         slices = [i for ids in position.place.devices.values() for i in ids if is_slice(i)]
         if len(slices) > 1:
@@ -162,7 +161,6 @@ _group: torch.distributed.ProcessGroup | None = None
 
 
 def _open_store(address: str, timeout: timedelta) -> int:
-    """Open the store that ranks meet at, and return its port."""
     global _store
     current_session("init_process_group").clean_ups.callback(leave_process_group)
     _store = open_store(address, timeout)
@@ -171,7 +169,6 @@ def _open_store(address: str, timeout: timedelta) -> int:
 
 
 def _join_process_group(address: str, port: int, backend: str, timeout: timedelta) -> None:
-    """Make this rank a member of the process group."""
     from torch import distributed
 
     global _store, _group

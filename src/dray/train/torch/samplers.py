@@ -54,7 +54,6 @@ class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
                 sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield what this rank has its turn in."""
         ranks = self.num_replicas
         same_for_all = SameRandomness(self.epoch)
         self.epoch += self._counts_epochs

@@ -26,7 +26,6 @@ class WrappedLoader:
         return self._loader.__class__
 
     def __len__(self) -> int:
-        """Return the number of batches."""
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
@@ -36,5 +35,4 @@ class WrappedLoader:
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Set the loader's own attribute."""
         setattr(self._loader, name, value)
