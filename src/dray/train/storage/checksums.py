@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
+if TYPE_CHECKING:
+    import xxhash
+
+# A checksum that grows with what it is fed.
+Digest: TypeAlias = "xxhash.xxh3_64"
 # A file's size in bytes, and its checksum if one is kept.
 Fingerprint = tuple[int, str | None]
 
 # Bytes at a time, few enough to be in a core's cache when they are read again.
 CHUNK = 1 << 18
-
-
-class Digest(Protocol):
-    """A checksum that grows with what it is fed."""
-
-    def update(self, data: bytes | memoryview, /) -> object:
-        """Feed it."""
-
-    def hexdigest(self) -> str:
-        """Return the checksum of what it was fed."""
 
 
 def new_digest() -> Digest:
