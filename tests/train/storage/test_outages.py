@@ -119,11 +119,11 @@ def test_who_waits_for_an_answer_is_told_once(
     monkeypatch.setattr(retry, "_TELL_AFTER_S", 0.02)
     what = "s3://bucket/run cannot be read"
     with mock.patch.object(threading, "Timer"):  # it may be told on the second failure only
-        assert retry.persistently(what, ask, limit_s=60) == "there"
+        assert retry.persistently(what, ask) == "there"
     assert caplog.messages == [f"{what}: OSError: no route; trying for 60 s"]
     caplog.clear()
     # Of an endpoint that takes a request and says nothing, it is told while it says nothing.
-    assert retry.persistently(what, lambda: until(lambda: caplog.messages), limit_s=60)
+    assert retry.persistently(what, lambda: until(lambda: caplog.messages))
     assert caplog.messages == [f"{what}: no answer yet; trying for 60 s"]
 
 
@@ -136,7 +136,7 @@ def test_a_server_that_throttles_is_left_alone_as_long_as_it_asks() -> None:
     for error in (throttled, translated):
         ask = mock.Mock(side_effect=[error, "done"])
         began = time.monotonic()
-        retry.persistently("s3://bucket/run cannot be written", ask, limit_s=60)
+        retry.persistently("s3://bucket/run cannot be written", ask)
         assert time.monotonic() - began >= 1.0
 
 

@@ -52,9 +52,7 @@ _REFUSALS = (
 _OF_HDFS = re.compile(r'(?:Fatal)?RPCError\("[\w.]*?(\w+)", "(.*?)(?:\\n|"\))')
 
 
-def persistently(
-    what: str, call: Callable[[], T], limit_s: float | None = None, *, bulk: bool = False
-) -> T:
+def persistently(what: str, call: Callable[[], T], *, bulk: bool = False) -> T:
     """Return what a request returns, tried again while it fails in ways that may pass.
 
     Once one has been given up, others to the same storage are tried once each, until one of them is
@@ -63,15 +61,14 @@ def persistently(
     Args:
         what: Beginning of the error if it goes on failing, with the URL.
         call: The request.
-        limit_s: Seconds after which it is given up; default: `DRAY_STORAGE_RETRY_S`.
         bulk: Whether an attempt may well take seconds, so that only errors are worth telling.
 
     Raises:
         FileNotFoundError: The request says so.
         FileExistsError: The request says so.
-        StorageError: It has failed for good, or for too long.
+        StorageError: It has failed for good, or for longer than `DRAY_STORAGE_RETRY_S` says.
     """
-    limit = Settings().storage_retry_s if limit_s is None else limit_s
+    limit = Settings().storage_retry_s
     teller = _Teller(what, limit)
     if bulk:
         return _tried(what, call, limit, teller)
