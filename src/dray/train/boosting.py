@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 Results = Mapping[str, float]
 Reporting = TypeVar("Reporting")
+Booster = TypeVar("Booster")
+C = TypeVar("C", bound="BoosterCheckpoint[Any]")
 
 
 def limit_threads(library: ctypes.CDLL) -> None:
@@ -135,16 +137,35 @@ def model_file(checkpoint: Checkpoint, filename: str) -> Iterator[str]:
         yield path
 
 
-def saved_model(save: Callable[[str], object], filename: str, path: str | None) -> str:
-    """Save a model in a directory, and return that.
+class BoosterCheckpoint(Checkpoint, Generic[Booster]):
+    """A checkpoint that holds a model, in a file of a name."""
 
-    Args:
-        path: The directory; None makes a temporary one, which is the caller's to delete.
-    """
-    directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")
-    os.makedirs(directory, exist_ok=True)
-    save(os.path.join(directory, filename))
-    return directory
+    MODEL_FILENAME: ClassVar[str]
+    _kind: ClassVar[Callable[..., Any]]  # of the model
+
+    @classmethod
+    def from_model(cls: type[C], booster: Booster, *, path: str | None = None) -> C:
+        """Save a model.
+
+        Args:
+            booster: The model.
+            path: The directory; default: a new temporary one, which is yours to delete.
+        """
+        directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")
+        os.makedirs(directory, exist_ok=True)
+        model: Any = booster
+        model.save_model(os.path.join(directory, cls.MODEL_FILENAME))
+        return cls(directory)
+
+    def get_model(self) -> Booster:
+        """Load the model.
+
+        Raises:
+            StorageError: There is none.
+        """
+        with model_file(self, self.MODEL_FILENAME) as path:
+            model: Booster = self._kind(model_file=path)
+            return model
 
 
 def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:

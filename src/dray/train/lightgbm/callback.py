@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
-from dray.train.boosting import RoundReports, model_file, saved_model
+from dray.train.boosting import BoosterCheckpoint, RoundReports, model_file
 from dray.train.checkpoint import Checkpoint
 
 require("lightgbm", "dray[lightgbm]")
@@ -120,7 +120,7 @@ def _results(evaluated: Iterable[Sequence[Any]]) -> Iterator[tuple[str, float]]:
             yield f"{data}-{metric}-stdv", float(deviation[0])
 
 
-class LightGBMCheckpoint(Checkpoint):
+class LightGBMCheckpoint(BoosterCheckpoint[lightgbm.Booster]):
     """A checkpoint with the file `model.txt`.
 
     Example:
@@ -134,25 +134,4 @@ class LightGBMCheckpoint(Checkpoint):
         >>> shutil.rmtree(checkpoint.path)
     """
 
-    MODEL_FILENAME: ClassVar[str] = _MODEL
-
-    @classmethod
-    def from_model(
-        cls, booster: lightgbm.Booster, *, path: str | None = None
-    ) -> LightGBMCheckpoint:
-        """Save a model.
-
-        Args:
-            booster: The model.
-            path: The directory; default: a new temporary one, which is yours to delete.
-        """
-        return cls(saved_model(booster.save_model, cls.MODEL_FILENAME, path))
-
-    def get_model(self) -> lightgbm.Booster:
-        """Load the model.
-
-        Raises:
-            StorageError: There is none.
-        """
-        with model_file(self, self.MODEL_FILENAME) as path:
-            return lightgbm.Booster(model_file=path)
+    MODEL_FILENAME, _kind = _MODEL, lightgbm.Booster

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
-from dray.train.boosting import RoundReports, model_file, saved_model
+from dray.train.boosting import BoosterCheckpoint, RoundReports, model_file
 from dray.train.checkpoint import Checkpoint
 
 require("xgboost", "dray[xgboost]")
@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, float) else value  # NumPy's is one, too
 
 
-class XGBoostCheckpoint(Checkpoint):
+class XGBoostCheckpoint(BoosterCheckpoint[xgboost.Booster]):
     """A checkpoint with the file `model.ubj`.
 
     Example:
@@ -145,23 +145,4 @@ class XGBoostCheckpoint(Checkpoint):
         >>> shutil.rmtree(checkpoint.path)
     """
 
-    MODEL_FILENAME: ClassVar[str] = _MODEL
-
-    @classmethod
-    def from_model(cls, booster: xgboost.Booster, *, path: str | None = None) -> XGBoostCheckpoint:
-        """Save a model.
-
-        Args:
-            booster: The model.
-            path: The directory; default: a new temporary one, which is yours to delete.
-        """
-        return cls(saved_model(booster.save_model, cls.MODEL_FILENAME, path))
-
-    def get_model(self) -> xgboost.Booster:
-        """Load the model.
-
-        Raises:
-            StorageError: There is none.
-        """
-        with model_file(self, self.MODEL_FILENAME) as path:
-            return xgboost.Booster(model_file=path)
+    MODEL_FILENAME, _kind = _MODEL, xgboost.Booster
