@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +41,82 @@ def _methods(*functions: Callable[..., Value]) -> tuple[Callable[..., Expr], ...
 def _reflected(function: Callable[..., Value]) -> Callable[..., Expr]:
     """Return the same for an operator whose left side is a value."""
     return lambda self, other: Call(function, (other, self), {})
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Functions on one kind of values."""
+
+    _expr: Expr
+
+
+class StringFunctions(Functions):
+    """Functions on texts: `col("name").str.upper()`; options are those of `pyarrow.compute`."""
+
+    len, byte_len = _method(pc.utf8_length), _method(pc.binary_length)
+    upper, lower = _method(pc.utf8_upper), _method(pc.utf8_lower)
+    capitalize, title = _method(pc.utf8_capitalize), _method(pc.utf8_title)
+    swapcase, reverse = _method(pc.utf8_swapcase), _method(pc.utf8_reverse)
+    is_alpha, is_alnum = _method(pc.utf8_is_alpha), _method(pc.utf8_is_alnum)
+    is_digit, is_decimal = _method(pc.utf8_is_digit), _method(pc.utf8_is_decimal)
+    is_numeric, is_space = _method(pc.utf8_is_numeric), _method(pc.utf8_is_space)
+    is_lower, is_upper = _method(pc.utf8_is_lower), _method(pc.utf8_is_upper)
+    is_title, is_printable = _method(pc.utf8_is_title), _method(pc.utf8_is_printable)
+    is_ascii = _method(pc.string_is_ascii)
+    starts_with, ends_with = _method(pc.starts_with), _method(pc.ends_with)
+    contains, match = _method(pc.match_substring), _method(pc.match_like)
+    match_regex, extract = _method(pc.match_substring_regex), _method(pc.extract_regex)
+    find, find_regex = _method(pc.find_substring), _method(pc.find_substring_regex)
+    count, count_regex = _method(pc.count_substring), _method(pc.count_substring_regex)
+    replace, replace_regex = _method(pc.replace_substring), _method(pc.replace_substring_regex)
+    replace_slice, slice = _method(pc.binary_replace_slice), _method(pc.utf8_slice_codeunits)
+    split, split_regex = _method(pc.split_pattern), _method(pc.split_pattern_regex)
+    split_whitespace, repeat = _method(pc.utf8_split_whitespace), _method(pc.binary_repeat, "n")
+    center, lpad, rpad = _methods(pc.utf8_center, pc.utf8_lpad, pc.utf8_rpad)
+    strip, lstrip, rstrip = _methods(kernels.strip, kernels.lstrip, kernels.rstrip)
+    pad = _method(kernels.pad)
+
+
+class ListFunctions(Functions):
+    """Functions on lists: `col("items").list.len()`, `col("items").list[0]`."""
+
+    len, get = _method(pc.list_value_length), _method(pc.list_element, "index")
+    sort, flatten = _method(kernels.sort_lists), _method(kernels.flatten_lists)
+
+    slice = _method(kernels.slice_lists)
+
+    def __getitem__(self, key: int | builtins.slice) -> Expr:
+        if isinstance(key, builtins.slice):
+            return self.slice(key.start, key.stop, key.step)
+        return self.get(key)
+
+
+class ArrayFunctions(Functions):
+    """Functions on lists of one length: `col("pair").arr.to_list()`."""
+
+    to_list = _method(kernels.to_list)
+
+
+class StructFunctions(Functions):
+    """Functions on records: `col("user").struct["name"]`."""
+
+    field = __getitem__ = _method(pc.struct_field, "field_name")
+    field_by_index = _method(pc.struct_field, "index")
+
+
+class MapFunctions(Functions):
+    """Functions on maps: `col("headers").map.keys()`."""
+
+    keys, values = _method(kernels.map_keys), _method(kernels.map_values)
+
+
+class TimeFunctions(Functions):
+    """Functions on times: `col("at").dt.year()`."""
+
+    year, month, day = _methods(pc.year, pc.month, pc.day)
+    hour, minute, second = _methods(pc.hour, pc.minute, pc.second)
+    strftime = _method(pc.strftime, "fmt")
+    ceil, floor, round = _methods(kernels.ceil_times, kernels.floor_times, kernels.round_times)
 
 
 class Expr:
@@ -121,35 +198,12 @@ class Expr:
         """Return the same calculation with a name."""
         return AliasExpr(self, name)
 
-    @property
-    def str(self) -> StringFunctions:
-        """The functions on texts."""
-        return StringFunctions(self)
-
-    @property
-    def list(self) -> ListFunctions:
-        """The functions on lists."""
-        return ListFunctions(self)
-
-    @property
-    def arr(self) -> ArrayFunctions:
-        """The functions on lists of one length."""
-        return ArrayFunctions(self)
-
-    @property
-    def struct(self) -> StructFunctions:
-        """The functions on records."""
-        return StructFunctions(self)
-
-    @property
-    def map(self) -> MapFunctions:
-        """The functions on maps."""
-        return MapFunctions(self)
-
-    @property
-    def dt(self) -> TimeFunctions:
-        """The functions on times."""
-        return TimeFunctions(self)
+    str = functools.cached_property(StringFunctions)
+    list = functools.cached_property(ListFunctions)
+    arr = functools.cached_property(ArrayFunctions)
+    struct = functools.cached_property(StructFunctions)
+    map = functools.cached_property(MapFunctions)
+    dt = functools.cached_property(TimeFunctions)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -248,82 +302,6 @@ class UnnestExpr:
             raise ConfigError(f"unnest takes records, and {self.expr!r} is of {records.type}")
         names = [field.name for field in records.type]
         return dict(zip(names, records.flatten(), strict=True))
-
-
-@dataclass(frozen=True)
-class Functions:
-    """Functions on one kind of values."""
-
-    _expr: Expr
-
-
-class StringFunctions(Functions):
-    """Functions on texts: `col("name").str.upper()`; options are those of `pyarrow.compute`."""
-
-    len, byte_len = _method(pc.utf8_length), _method(pc.binary_length)
-    upper, lower = _method(pc.utf8_upper), _method(pc.utf8_lower)
-    capitalize, title = _method(pc.utf8_capitalize), _method(pc.utf8_title)
-    swapcase, reverse = _method(pc.utf8_swapcase), _method(pc.utf8_reverse)
-    is_alpha, is_alnum = _method(pc.utf8_is_alpha), _method(pc.utf8_is_alnum)
-    is_digit, is_decimal = _method(pc.utf8_is_digit), _method(pc.utf8_is_decimal)
-    is_numeric, is_space = _method(pc.utf8_is_numeric), _method(pc.utf8_is_space)
-    is_lower, is_upper = _method(pc.utf8_is_lower), _method(pc.utf8_is_upper)
-    is_title, is_printable = _method(pc.utf8_is_title), _method(pc.utf8_is_printable)
-    is_ascii = _method(pc.string_is_ascii)
-    starts_with, ends_with = _method(pc.starts_with), _method(pc.ends_with)
-    contains, match = _method(pc.match_substring), _method(pc.match_like)
-    match_regex, extract = _method(pc.match_substring_regex), _method(pc.extract_regex)
-    find, find_regex = _method(pc.find_substring), _method(pc.find_substring_regex)
-    count, count_regex = _method(pc.count_substring), _method(pc.count_substring_regex)
-    replace, replace_regex = _method(pc.replace_substring), _method(pc.replace_substring_regex)
-    replace_slice, slice = _method(pc.binary_replace_slice), _method(pc.utf8_slice_codeunits)
-    split, split_regex = _method(pc.split_pattern), _method(pc.split_pattern_regex)
-    split_whitespace, repeat = _method(pc.utf8_split_whitespace), _method(pc.binary_repeat, "n")
-    center, lpad, rpad = _methods(pc.utf8_center, pc.utf8_lpad, pc.utf8_rpad)
-    strip, lstrip, rstrip = _methods(kernels.strip, kernels.lstrip, kernels.rstrip)
-    pad = _method(kernels.pad)
-
-
-class ListFunctions(Functions):
-    """Functions on lists: `col("items").list.len()`, `col("items").list[0]`."""
-
-    len, get = _method(pc.list_value_length), _method(pc.list_element, "index")
-    sort, flatten = _method(kernels.sort_lists), _method(kernels.flatten_lists)
-
-    slice = _method(kernels.slice_lists)
-
-    def __getitem__(self, key: int | builtins.slice) -> Expr:
-        if isinstance(key, builtins.slice):
-            return self.slice(key.start, key.stop, key.step)
-        return self.get(key)
-
-
-class ArrayFunctions(Functions):
-    """Functions on lists of one length: `col("pair").arr.to_list()`."""
-
-    to_list = _method(kernels.to_list)
-
-
-class StructFunctions(Functions):
-    """Functions on records: `col("user").struct["name"]`."""
-
-    field = __getitem__ = _method(pc.struct_field, "field_name")
-    field_by_index = _method(pc.struct_field, "index")
-
-
-class MapFunctions(Functions):
-    """Functions on maps: `col("headers").map.keys()`."""
-
-    keys, values = _method(kernels.map_keys), _method(kernels.map_values)
-
-
-class TimeFunctions(Functions):
-    """Functions on times: `col("at").dt.year()`."""
-
-    year, month, day = _methods(pc.year, pc.month, pc.day)
-    hour, minute, second = _methods(pc.hour, pc.minute, pc.second)
-    strftime = _method(pc.strftime, "fmt")
-    ceil, floor, round = _methods(kernels.ceil_times, kernels.floor_times, kernels.round_times)
 
 
 def checked(expr: object, taker: str) -> Expr:
