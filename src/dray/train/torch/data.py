@@ -101,7 +101,7 @@ def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader
     """Return a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
 
-    from dray.train.torch.samplers import InterleavedSampler, nested
+    from dray.train.torch.samplers import InterleavedSampler, nested, sampler_of_share
 
     samplers = (*nested(loader.sampler), *nested(loader.batch_sampler))
     is_shared = any(hasattr(sampler, "num_replicas") for sampler in samplers)
@@ -110,29 +110,12 @@ def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader
     if loader.batch_sampler is not None and loader.batch_size is None:
         turns = InterleavedSampler(loader.batch_sampler, world_size, rank)
         return changed_loader(loader, batch_sampler=turns, sampler=turns)
-    sampler = _sampler(loader, rank, world_size)
+    sampler = sampler_of_share(loader, rank, world_size)
     if loader.batch_sampler is None:
         return changed_loader(loader, sampler=sampler)
     batches: Any = type(loader.batch_sampler)
     batch_sampler = batches(sampler, loader.batch_size, loader.drop_last)
     return changed_loader(loader, sampler=sampler, batch_sampler=batch_sampler)
-
-
-def _sampler(loader: DataLoader[Batch], rank: int, world_size: int) -> Any:
-    from torch.utils.data import RandomSampler, SequentialSampler
-    from torch.utils.data.distributed import DistributedSampler
-
-    from dray.train.torch.samplers import InterleavedSampler
-
-    sampler = loader.sampler
-    shuffles = type(sampler) is RandomSampler and not sampler.replacement
-    if shuffles and sampler.num_samples == len(sampler.data_source):
-        # The user's generator decides the order, and ranks must agree on it.
-        seed = sampler.generator.initial_seed() if sampler.generator is not None else 0
-        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=True, seed=seed)
-    if type(sampler) is SequentialSampler:
-        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
-    return InterleavedSampler(sampler, world_size, rank, at_once=loader.batch_size or 1)
 
 
 class DeviceDataLoader(WrappedLoader):

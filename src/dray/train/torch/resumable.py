@@ -33,42 +33,35 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> DataLoad
     Raises:
         ConfigError: The order of its rows cannot be told from their number.
     """
-    from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+    from torch.utils.data import IterableDataset
 
     from dray.data.numbering.position import Bookmark
-    from dray.train.torch.samplers import ResumableBatches
+    from dray.train.torch.samplers import InterleavedSampler, ResumableBatches, sampler_of_share
 
-    sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
         raise ConfigError(
             "an IterableDataset has no rows by number: give it to the trainer as datasets={...}, "
             "and read get_dataset_shard(...).iter_torch_batches(), which goes on amid an epoch"
         )
-    shuffles = (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source)
-    )
-    ordered = type(sampler) is SequentialSampler
-    if not (shuffles or ordered) or loader.batch_size is None:
+    rank, ranks = session.assignment.rank, session.assignment.world_size
+    share = sampler_of_share(loader, rank, ranks)
+    if isinstance(share, InterleavedSampler) or loader.batch_size is None:
         raise ConfigError(
             "resumable=True takes a loader with a batch_size that shuffles all rows or runs in "
-            f"order, and this one has a {type(sampler).__name__} of its own"
+            f"order, and this one has a {type(loader.sampler).__name__} of its own"
         )
-    rows = len(sampler)
+    rows = len(loader.sampler)
     name = f"loader {len(session.positions)}"
     bookmark = Bookmark(positions_of(session, name), rows)
     session.positions[name] = lambda: bookmark.position.to_json()
-    generator = getattr(sampler, "generator", None)
-    seed = 0 if generator is None else generator.initial_seed()
     batches = ResumableBatches(
         bookmark,
         rows,
         loader.batch_size,
         drop_last=loader.drop_last,
-        seed=seed if shuffles else None,
-        rank=session.assignment.rank,
-        ranks=session.assignment.world_size,
+        seed=share.seed if share.shuffle else None,
+        rank=rank,
+        ranks=ranks,
     )
     return changed_loader(loader, sampler=batches, batch_sampler=batches)
 

@@ -10,11 +10,14 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
     from dray.data.numbering.position import Bookmark
 
 
@@ -23,6 +26,19 @@ def nested(sampler: object) -> Iterator[object]:
     while sampler is not None:
         yield sampler
         sampler = getattr(sampler, "sampler", None)
+
+
+def sampler_of_share(loader: DataLoader[Any], rank: int, world_size: int) -> Any:
+    """Return a sampler of a rank's share of the rows that a loader draws, in the same order."""
+    sampler = loader.sampler
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement
+    if shuffles and sampler.num_samples == len(sampler.data_source):
+        # The user's generator decides the order, and ranks must agree on it.
+        seed = sampler.generator.initial_seed() if sampler.generator is not None else 0
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=True, seed=seed)
+    if type(sampler) is SequentialSampler:
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
+    return InterleavedSampler(sampler, world_size, rank, at_once=loader.batch_size or 1)
 
 
 class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
