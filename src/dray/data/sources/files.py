@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -292,6 +293,7 @@ def by_file(
 # Files that are rows themselves.
 
 
+@dataclass(frozen=True)
 class FileRows:
     """Files by number, each of which is a row.
 
@@ -299,23 +301,19 @@ class FileRows:
         decode: Makes a row of a file's bytes and path.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str],
-        filesystem: Filesystem,
-        decode: Callable[[bytes, str], dict[str, object]],
-    ) -> None:
-        self._files, self._filesystem, self._decode = files, filesystem, decode
+    files: Sequence[str]
+    filesystem: Filesystem
+    decode: Callable[[bytes, str], dict[str, object]]
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.files)
 
     def __getitem__(self, index: int) -> dict[str, object]:
-        path = self._files[index]
+        path = self.files[index]
         with naming(path):
-            with self._filesystem.open_input_stream(path) as file:
+            with self.filesystem.open_input_stream(path) as file:
                 content = file.read()
-            return self._decode(content, path)
+            return self.decode(content, path)
 
 
 def text_source(

@@ -10,6 +10,7 @@ import functools
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +38,7 @@ _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _RECORDS = 4096
 
 
+@dataclass(frozen=True)
 class Reading:
     """The way in which all files of a dataset are read: which features of it are lists.
 
@@ -47,15 +49,10 @@ class Reading:
             tell which are.
     """
 
-    def __init__(
-        self,
-        files: Sequence[str],
-        filesystem: Filesystem,
-        opening: Mapping[str, object],
-        schema: Mapping[str, int] | None,
-    ) -> None:
-        self._files, self._filesystem, self._opening = files, filesystem, opening
-        self._schema = schema
+    files: Sequence[str]
+    filesystem: Filesystem
+    opening: Mapping[str, object]
+    schema: Mapping[str, int] | None
 
     def tables(self, path: str) -> Iterator[Table]:
         """Yield the messages of a file."""
@@ -64,13 +61,13 @@ class Reading:
                 yield self._table(rows)
 
     def _records(self, path: str) -> Iterator[bytes]:
-        with naming(path), self._filesystem.open_input_stream(path, **self._opening) as file:
+        with naming(path), self.filesystem.open_input_stream(path, **self.opening) as file:
             yield from _records(file)
 
     @functools.cached_property
     def _are_lists(self) -> dict[str, bool]:
         """The features, and whether they are lists; what first records lack is added later."""
-        every = itertools.chain.from_iterable(map(self._records, self._files))
+        every = itertools.chain.from_iterable(map(self._records, self.files))
         found: dict[str, bool] = {}
         for name, (_, values) in (pair for row in next(_some(every), []) for pair in row.items()):
             if values:
@@ -78,16 +75,16 @@ class Reading:
         return found
 
     def _table(self, rows: Sequence[Mapping[str, Feature]]) -> Table:
-        names = dict.fromkeys(itertools.chain(self._schema or (), *rows))
+        names = dict.fromkeys(itertools.chain(self.schema or (), *rows))
         return pa.table(
             {name: self._column(name, [row.get(name) for row in rows]) for name in names}
         )
 
     def _column(self, name: str, features: Sequence[Feature | None]) -> pa.Array:
         kinds = {kind for kind, values in filter(None, features) if values}
-        kind = _type(kinds if self._schema is None else {self._kind(name, kinds)})
+        kind = _type(kinds if self.schema is None else {self._kind(name, kinds)})
         several = any(len(values) > 1 for _, values in filter(None, features))
-        if self._schema is not None or (kinds and self._are_lists.setdefault(name, several)):
+        if self.schema is not None or (kinds and self._are_lists.setdefault(name, several)):
             lists = [None if feature is None else list(feature[1]) for feature in features]
             return pa.array(lists, pa.list_(kind))
         if several:
@@ -103,10 +100,10 @@ class Reading:
         Raises:
             ValueError: The schema lacks it, or records have another one.
         """
-        assert self._schema is not None
-        if name not in self._schema:
+        assert self.schema is not None
+        if name not in self.schema:
             raise ValueError(f"feature {name!r} is in a record, and not in tf_schema=")
-        kind = self._schema[name]
+        kind = self.schema[name]
         if kinds - {kind}:
             found = " and ".join(_NAMES[each] for each in sorted(kinds))
             raise ValueError(f"feature {name!r} is {_NAMES[kind]} in tf_schema=, and has {found}")
