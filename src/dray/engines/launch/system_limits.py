@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import signal
+import socket
 from collections.abc import Iterator
 
 from dray.errors import EngineError
@@ -61,6 +62,24 @@ def opening(what: str) -> Iterator[contextlib.ExitStack]:
             why = describe(error.errno or 0)
             raise EngineError(f"{what} could not be started: {why}") from error
         undo.pop_all()
+
+
+def socket_pair(
+    ours: contextlib.ExitStack, theirs: contextlib.ExitStack
+) -> tuple[socket.socket, socket.socket]:
+    """Return two ends of a connection: the first is closed with `ours`, the other with `theirs`."""
+    here, there = socket.socketpair()
+    ours.callback(here.close)
+    theirs.callback(there.close)
+    return here, there
+
+
+def pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int, int]:
+    """Return where a pipe is read and where it is written, which are closed in the same way."""
+    here, there = os.pipe()
+    ours.callback(os.close, here)
+    theirs.callback(os.close, there)
+    return here, there
 
 
 def describe(number: int) -> str:

@@ -297,21 +297,10 @@ class ProcessEngine(LocalEngine):
             EngineError: This process may open no more.
         """
         with system_limits.opening(actor.name) as ours:
-
-            def pair() -> tuple[socket.socket, socket.socket]:
-                here, there = socket.socketpair()
-                ours.callback(here.close)
-                theirs.callback(there.close)
-                return here, there
-
-            def pipe() -> tuple[int, int]:
-                here, there = os.pipe()
-                ours.callback(os.close, here)
-                theirs.callback(os.close, there)
-                return here, there
-
-            (line, far), (sock, far_attach) = pair(), pair()
-            (out, far_out), (err, far_err) = pipe(), pipe()
+            line, far = system_limits.socket_pair(ours, theirs)
+            sock, far_attach = system_limits.socket_pair(ours, theirs)
+            out, far_out = system_limits.pipe(ours, theirs)
+            err, far_err = system_limits.pipe(ours, theirs)
         self._open_files.make_room(far_err)
         actor.attach(line)
         doorbell = self._reader.doorbell.fileno()

@@ -226,28 +226,23 @@ class DriverRuntime(ProcessRuntime):
         directory = directory or self._runtime_env.local_directory("process")
         environment = (self._runtime_env | RuntimeEnv(dict(variables))).expanded(os.environ)
         number = self._next_number()
-        worker, (out, err), theirs = self._open_worker(number, node, runtime_env)
-        worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
-        self.hub.clients[number] = worker.client
-        begin = self._begin(number, node.node_id)
-        begin["environment"] = wire.Begin.like_here(environment, directory)
-        self.tap.watch(worker, out, "stdout")
-        self.tap.watch(worker, err, "stderr")
-        try:
-            self._listen_to(worker)
-            self._send(worker, encode(("begin", begin)))
-            self._fork(worker, theirs)
-        except BaseException:
-            self._unwatch(worker)
-            worker.gone = True
-            worker.close()
-            del self.hub.clients[number]
-            self.tap.forget(worker)
-            raise
-        finally:
-            worker.theirs.close()
-            for fd in theirs[:2]:
-                os.close(fd)
+        with contextlib.ExitStack() as theirs:
+            worker, fds = self._open_worker(number, node, runtime_env, theirs)
+            worker.client = Client(number, functools.partial(self._answer, worker), worker)
+            self.hub.clients[number] = worker.client
+            begin = self._begin(number, node.node_id)
+            begin["environment"] = wire.Begin.like_here(environment, directory)
+            try:
+                self._listen_to(worker)
+                self._send(worker, encode(("begin", begin)))
+                self._fork(worker, fds)
+            except BaseException:
+                self._unwatch(worker)
+                worker.gone = True
+                worker.close()
+                del self.hub.clients[number]
+                self.tap.forget(worker)
+                raise
         return worker
 
     def _begin(self, number: int, node_id: str) -> dict[str, Any]:
@@ -261,27 +256,22 @@ class DriverRuntime(ProcessRuntime):
         }
 
     def _open_worker(
-        self, number: int, node: Node, runtime_env: RuntimeKey
-    ) -> tuple[WorkerProcess, tuple[int, int], Sequence[int]]:
-        """Open what a worker process needs: it, where its output is read, and its descriptors.
+        self, number: int, node: Node, runtime_env: RuntimeKey, theirs: contextlib.ExitStack
+    ) -> tuple[WorkerProcess, Sequence[int]]:
+        """Open what leads to a worker process; return it, and its own descriptors.
 
         Raises:
             EngineError: This process may open no more.
         """
-        with system_limits.opening("a worker process") as undo:
-            worker = WorkerProcess(number, node, runtime_env, self._on_exit)
-            undo.callback(worker.close)
-            undo.callback(worker.theirs.close)
-            pipes = []
-            for _ in range(2):
-                pipes.append(os.pipe())
-                for fd in pipes[-1]:
-                    undo.callback(os.close, fd)
-        (out, out_of_worker), (err, err_of_worker) = pipes
-        self._open_files.make_room(err_of_worker)
-        theirs = worker.theirs.fileno()
-        fds = (out_of_worker, err_of_worker, theirs, self.arena.fd, self.disk.fd)
-        return worker, (out, err), fds
+        with system_limits.opening("a worker process") as ours:
+            sock, far = system_limits.socket_pair(ours, theirs)
+            out, far_out = system_limits.pipe(ours, theirs)
+            err, far_err = system_limits.pipe(ours, theirs)
+        self._open_files.make_room(far_err)
+        worker = WorkerProcess(number, node, runtime_env, sock, self._on_exit)
+        self.tap.watch(worker, out, "stdout")
+        self.tap.watch(worker, err, "stderr")
+        return worker, (far_out, far_err, far.fileno(), self.arena.fd, self.disk.fd)
 
     def attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Let a training worker of this session use its tasks, actors and objects."""
@@ -298,7 +288,7 @@ class DriverRuntime(ProcessRuntime):
 
     def _attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line = self._next_number(), Channel(sock)
-        line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
+        line.client = Client(number, functools.partial(self._answer, line))
         begin = {**self._begin(number, node_id), **around, "actor_id": os.urandom(16).hex()}
         with contextlib.suppress(OSError):  # it may have died meanwhile
             self.hub.clients[number] = line.client

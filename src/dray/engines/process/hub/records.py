@@ -62,7 +62,6 @@ class WorkerProcess(Channel):
 
     Attributes:
         number: Unique in the engine.
-        theirs: The worker's end of the socket; closed once it has it.
         kind: The function of that task, or of the last one.
         known: The functions and classes that it was told of.
         forgotten: Those of them that are not used any more, until it is told so.
@@ -73,9 +72,13 @@ class WorkerProcess(Channel):
     """
 
     def __init__(
-        self, number: int, node: Node, runtime_env: RuntimeKey, on_exit: Callable[..., None]
+        self,
+        number: int,
+        node: Node,
+        runtime_env: RuntimeKey,
+        sock: socket.socket,
+        on_exit: Callable[..., None],
     ) -> None:
-        sock, self.theirs = socket.socketpair()
         super().__init__(sock)
         self.number = number
         self.node = node
