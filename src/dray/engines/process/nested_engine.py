@@ -83,6 +83,6 @@ class NestedEngine(ProcessEngine):
             if asked.cancelled():  # whether or not the answer is on its way
                 self._host.give_back(question)
 
-        question, _ = self._host.ask_later(answered, "reserve", request, "reserve")
+        question = self._host.promise(answered, "reserve", request, "reserve").question
         asked.add_done_callback(take_back)
         return self._asked.add(asked)

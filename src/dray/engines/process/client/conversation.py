@@ -218,9 +218,10 @@ class Conversation(ABC):
             if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
                 waiter.fail(error())
 
+    @shielded
     def promise(
         self, load: Load, *message: object, keep: object = None, undo: Undo | None = None
-    ) -> Future[Any]:
+    ) -> AnswerFuture:
         """Ask the hub something; return a future of what `load` makes of the answer.
 
         Args:
@@ -228,22 +229,15 @@ class Conversation(ABC):
             keep: Something that must live until the answer has come.
             undo: Takes an answer that comes although the future was cancelled.
         """
-        return self.ask_later(load, *message, keep=keep, undo=undo)[1]
-
-    @shielded
-    def ask_later(
-        self, load: Load, *message: object, keep: object = None, undo: Undo | None = None
-    ) -> tuple[int, Future[Any]]:
-        """The same as `promise`; returns the question's number as well."""
         self.check_open()
         self._readers.start_background("dray-answers")
         number = next(self._questions)
-        future = _AnswerFuture(functools.partial(self.say, "wait_over", number))
+        future = AnswerFuture(number, functools.partial(self.say, "wait_over", number))
         waiter = _FutureWaiter(future, load, keep, undo)
         self._put_question(number, waiter, message)
         if self.table.dropped or self.table.unpinned:
             self.settle()
-        return number, future
+        return future
 
     def give_back(self, question: int) -> None:
         """Say that what was reserved is needed no more, or that nobody waits for it any more."""
@@ -299,11 +293,12 @@ def accepted(answer: Any) -> Any:
     return answer
 
 
-class _AnswerFuture(Future[Any]):
-    """A future that may be given up until the answer is there."""
+class AnswerFuture(Future[Any]):
+    """A future that may be given up until the answer to a question is there."""
 
-    def __init__(self, give_up: Callable[[], None]) -> None:
+    def __init__(self, question: int, give_up: Callable[[], None]) -> None:
         super().__init__()
+        self.question = question
         self._give_up = give_up
 
     def cancel(self) -> bool:
