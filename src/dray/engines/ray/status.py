@@ -33,17 +33,8 @@ def status(nodes: list[Described]) -> ProgramStatus:
         waiting=_pending_groups(),
     )
     try:
-        from ray.util import state
-        from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
-
-        tasks = state.list_tasks(
-            address=address,
-            limit=RAY_MAX_LIMIT_FROM_API_SERVER,
-            timeout=_PATIENCE_S,
-            raise_on_missing_output=False,
-            filters=[("state", "!=", name) for name in _OVER],
-            detail=True,
-        )
+        unfinished = [("state", "!=", name) for name in _OVER]
+        tasks = _listed("tasks", timeout=_PATIENCE_S, filters=unfinished, detail=True)
     except Exception as error:  # noqa: BLE001 (the dashboard may be missing, away, or another one)
         return found(
             note=f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
@@ -56,19 +47,24 @@ def described(what: Describable) -> list[Described]:
     if what == "timeline":
         events: list[Described] = ray.timeline()
         return events
-    from ray.util import state
-    from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
-
-    only = {"workers": [("is_alive", "=", True)]}
-    rows = getattr(state, f"list_{what}")(
-        address=ray.get_runtime_context().gcs_address,
-        limit=RAY_MAX_LIMIT_FROM_API_SERVER,
-        filters=only.get(what),
-        raise_on_missing_output=False,
-    )
+    rows = _listed(what, filters=[("is_alive", "=", True)] if what == "workers" else None)
     return [
         {name: getattr(value, "value", value) for name, value in vars(row).items()} for row in rows
     ]
+
+
+def _listed(what: str, **how: Any) -> list[Any]:
+    """Return what Ray's dashboard lists, as far as it does."""
+    from ray.util import state
+    from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
+
+    found: list[Any] = getattr(state, f"list_{what}")(
+        address=ray.get_runtime_context().gcs_address,
+        limit=RAY_MAX_LIMIT_FROM_API_SERVER,
+        raise_on_missing_output=False,
+        **how,
+    )
+    return found
 
 
 def _pending_groups() -> list[WaitingStatus]:
