@@ -119,7 +119,6 @@ class Actor(ABC):
     """An object that lives in a worker; its methods are called from here.
 
     Attributes:
-        name: Its name in messages.
         pid: Its process, once that is known.
     """
 
@@ -171,9 +170,7 @@ class ActorSpec:
     Attributes:
         factory: Makes the actor's object in the worker.
         name: Its name in messages.
-        reservation: Reservation in which it runs.
         bundle: In which bundle of the reservation, from 0.
-        mailbox: Gets the actor's events.
         runtime_env: Runtime environment, on top of the session's.
         modules: The modules given to `prepare`.
     """

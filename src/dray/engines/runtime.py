@@ -88,7 +88,6 @@ class WorkOptions:
         resources: Name to quantity that it holds while it runs or lives; no zeros.
         placement_resources: Resources that its node must offer when it starts; no zeros.
         label_selector: Labels that its node must have.
-        placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
         origin: Its `@remote`; None is the function or class itself.
@@ -114,7 +113,6 @@ class TaskOptions(WorkOptions):
         max_calls: After how many calls its process is replaced; 0 is never.
         max_retries: Number of retries when its process dies; -1 is without limit.
         retry_exceptions: Exceptions that count as well: all, none, or these types.
-        function_name: The function's own name.
     """
 
     name: str
@@ -279,20 +277,12 @@ class ExecutionContext:
     """The execution context of the calling code.
 
     Attributes:
-        job_id: The program.
-        node_id: The node.
-        worker_id: The process.
         task_id: The task or the call, None in the driver.
-        task_name: Its name.
         actor_id: The actor, None outside one.
-        actor_name: Its name, if it has one.
         namespace: Namespace of the program's named actors.
-        resources: Resources that the task or actor holds.
         accelerator_ids: Resource name to the ids of the devices that are its own.
-        group: The placement group it runs in.
         captures: Whether what it starts runs in the group as well.
         was_restarted: Whether the actor has been made again.
-        runtime_env: Runtime environment, as a dict.
         task_function: The name of the task's function, or of the method, in its module.
         session: The session's name; "" leaves it to `dray.core`.
         directory: Directory of the engine's own files; "" is none.
@@ -464,12 +454,7 @@ def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeout
 
 
 def warn_not_detached(what: str, engine: str) -> None:
-    """Tell who asks for `lifetime="detached"` that the engine ends with the program.
-
-    Args:
-        what: Such as "actor Counter".
-        engine: The engine's name.
-    """
+    """Tell who asks for `lifetime="detached"` that the engine ends with the program."""
     warn_user(
         f"{what} is detached from its handles, but not from this program: the {engine} engine has "
         "no daemon that could keep it. With dray.init(engine='ray') it outlives the program"

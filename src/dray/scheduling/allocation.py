@@ -15,7 +15,6 @@ class Allocation(NamedTuple):
 
     Attributes:
         node: Its node's place in the ledger.
-        quantities: Quantity of each resource.
         parts: Of accelerators, which devices.
     """
 

@@ -63,7 +63,6 @@ class DeviceLocks:
 
     Args:
         names: Name of each device, the same in all programs of this machine.
-        watch: Waits for descriptors.
         on_free: Called when another program may have let a device go.
     """
 

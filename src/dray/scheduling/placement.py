@@ -55,8 +55,6 @@ class Bundle(NamedTuple):
     """The demand of one bundle.
 
     Attributes:
-        quantities: Quantities in fixed point.
-        selector: Labels of its node.
         offered: Quantities that its node must have in all, be they free or not.
     """
 
@@ -310,8 +308,6 @@ class _PartialPlacement:
     """Nodes that bundles are put on one by one.
 
     Attributes:
-        capacities: Capacity left on each node.
-        used: Number of bundles on each.
         placements: Nodes of the bundles, by position.
         history: The nodes that bundles were put on, one after another.
         spread: Whether it is the turn of the node with fewest bundles, not of that with most.

@@ -51,7 +51,6 @@ def lacking(nodes: Mapping[Bundle, set[int]], free: Sequence[Capacity], kept: Ke
 
     Args:
         nodes: Its bundles, and the nodes that each may lie on.
-        free: Free capacity of each node.
         kept: Resources that older requests keep.
     """
     asked = [

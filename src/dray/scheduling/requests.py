@@ -51,7 +51,6 @@ class Slices:
 
     Attributes:
         kind: Their pod type, as in "v6e-16".
-        hosts: The hosts of each.
         spare: Chips of each host that its bundle does not ask for; they are held with it.
     """
 
@@ -119,11 +118,7 @@ class PlacementPreview:
 
 
 class Reservation(ABC):
-    """The bundles of a request, set aside until they are released.
-
-    Attributes:
-        can_exchange: Whether `exchange` may give others.
-    """
+    """The bundles of a request, set aside until they are released."""
 
     can_exchange: ClassVar[bool] = False
 

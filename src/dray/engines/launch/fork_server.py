@@ -428,7 +428,6 @@ def serve(
     """Run a fork server to its end, in a process of its own; never returns.
 
     Args:
-        control_fd: A socket to the driver.
         lifeline_fd: A pipe that closes when the driver dies.
         method: "fork" or "spawn".
         entry: The module of its workers, see `Entry`.

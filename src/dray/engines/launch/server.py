@@ -58,7 +58,6 @@ class Server:
     """The driver's end of one fork server process.
 
     Args:
-        basis: State that it is to have before it makes workers.
         entry: The module of its workers, see `fork_server.Entry`.
         share_imports: Whether it may be a fork of the driver.
         run: Has the thread that calls `hear` do something.
@@ -208,8 +207,6 @@ class Servers:
     """The fork servers of one process.
 
     Args:
-        start: Starts one that is to have a basis.
-        reader: Its thread hears of them.
         gives_way: Returns whether a server without workers ends when another one starts, by the
             basis of both.
         on_gone: Takes one that has ended on its own, before its workers' ends are told.

@@ -134,7 +134,6 @@ def still_lacking(
     """Return what nodes lack, at the end of some patience, if no autoscaler will bring it.
 
     Args:
-        lacking: Says what they lack now.
         patience_s: For how long somebody may add nodes.
     """
     deadline = time.monotonic() + patience_s

@@ -24,7 +24,6 @@ def watch(
 
     Args:
         connection: Holds up the end of the connection to Ray, and tells whether it is there.
-        tell: The callback.
 
     Returns:
         What ends it when it is called.

@@ -38,8 +38,6 @@ class Reservations:
 
     Args:
         connection: Holds up the end of the connection to Ray, and tells whether it is there.
-        silent: The nodes that do not answer.
-        asked: The session's requests that are not answered yet.
         keep_s: For how long to keep bundles for a run that asks for the same.
     """
 

@@ -23,9 +23,6 @@ def encode(message: Message | list[Message]) -> bytes:
 class Inbox:
     """The messages that have come in on a socket so far.
 
-    Args:
-        sock: Socket to read from; blocking or not.
-
     Attributes:
         has_more: Whether the last read has filled its room, so that there may be more.
     """
@@ -119,11 +116,7 @@ class Inbox:
 
 
 class Outbox:
-    """The messages that go out on a socket that must never block.
-
-    Args:
-        sock: Socket to write to.
-    """
+    """The messages that go out on a socket that must never block."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

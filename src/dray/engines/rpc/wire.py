@@ -215,13 +215,13 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
         yield from ((f"attribute {name!r}", part) for name, part in vars(value).items())
 
 
-def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes:
+def dump_error(error: BaseException, users: TracebackType | None = None) -> bytes:
     """Pickle an error with its traceback as text; a stand-in where the error does not pickle.
 
     Args:
-        skip: Index of the user's first frame; the frames above are dray's.
+        users: The traceback from the user's first frame on, if there is one.
     """
-    text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))
+    text = "".join(traceback.format_exception(type(error), error, users or error.__traceback__))
     said = text_of(error)
     stand_in = RuntimeError(f"{type(error).__name__}: {said}")
     pickled = _dump_alike(error, said) or _dump_parts(error) or dump(stand_in, "the error")

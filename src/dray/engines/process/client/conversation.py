@@ -225,7 +225,6 @@ class Conversation(ABC):
         """Ask the hub something; return a future of what `load` makes of the answer.
 
         Args:
-            load: Makes the future's value.
             keep: Something that must live until the answer has come.
             undo: Takes an answer that comes although the future was cancelled.
         """

@@ -31,12 +31,7 @@ from dray.interrupts import final, leave, mark_shielded, pending, shielded, watc
 
 
 class Values(Conversation, Runtime):
-    """Keeps and reads objects.
-
-    Attributes:
-        arena: The shared memory.
-        disk: The spill file of the session.
-    """
+    """Keeps and reads objects."""
 
     arena: Arena
     disk: SpillFile

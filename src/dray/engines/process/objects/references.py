@@ -17,11 +17,7 @@ _OWN_BITS = 96
 
 
 class ReferenceRuntime(Protocol):
-    """The part of a process that its references need.
-
-    Attributes:
-        session: The number of its session.
-    """
+    """The part of a process that its references need."""
 
     session: int
     table: ReferenceCounter

@@ -44,7 +44,6 @@ class ObjectEntry:
         holds: Number of processes, tasks and other objects that refer to it.
         nested: The objects that its value refers to.
         waiting: Called when the value is there.
-        on_unused: Called when nobody refers to it any more.
     """
 
     __slots__ = ("holds", "nested", "on_unused", "payload", "waiting")
@@ -61,7 +60,6 @@ class Region:
     """A part of shared memory.
 
     Attributes:
-        offset: Its first byte.
         length: Length in bytes, in whole pages.
         pins: Number of processes that have it mapped.
         owner: The object that lies in it; None before it is written, and once that is unused.

@@ -343,13 +343,7 @@ class ActorCalls:
 
 
 class _PlainStream:
-    """The items of an actor's generator without `async`.
-
-    Attributes:
-        sent: Number of the items that were sent.
-        over: Whether there will be no more.
-        error: The exception that has ended it.
-    """
+    """The items of an actor's generator without `async`."""
 
     def __init__(self, results: Results, message: Message, items: Iterator[Any]) -> None:
         _, self.number, *_, details = message

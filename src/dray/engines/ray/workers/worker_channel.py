@@ -53,7 +53,6 @@ class Hello(NamedTuple):
         stream: "wire", "stdout" or "stderr".
         address: That node's address.
         devices: Resource name to the ids of the devices it holds.
-        versions: Of dray and Python.
     """
 
     number: int
