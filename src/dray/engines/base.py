@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
-from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 if TYPE_CHECKING:
@@ -182,6 +181,28 @@ class ActorSpec:
     mailbox: Mailbox
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     modules: Sequence[str] = ()
+
+
+class PendingRequests:
+    """Requests that are not answered yet; `close()` cancels them."""
+
+    def __init__(self) -> None:
+        self._futures: set[Future[Any]] = set()
+        self._closed = False
+
+    def add(self, future: Future[T]) -> Future[T]:
+        """Take a request and return it; one that comes too late is cancelled at once."""
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        if self._closed:
+            future.cancel()
+        return future
+
+    def close(self) -> None:
+        """Cancel what is not answered, and all that comes from now on."""
+        self._closed = True
+        for future in list(self._futures):
+            future.cancel()
 
 
 class Engine(ABC):

@@ -29,6 +29,8 @@ _PATIENCE_S = 1.0
 # A loaded head may take long for what it knows at once as a rule.
 _STALL_S = 30.0
 _LOOK_AGAIN_S = 0.5
+# Ray itself needs longer than this to find that a node is dead.
+_SUSPICION_S = 60.0
 
 
 def nodes() -> list[Node]:
@@ -63,7 +65,7 @@ def all_nodes() -> list[Described]:
     ]
 
 
-def unreachable(node_ids: Iterable[str]) -> set[str]:
+def _unreachable(node_ids: Iterable[str]) -> set[str]:
     """Return those of some nodes that are gone: dead for Ray, or not there when called.
 
     Ray itself takes a quarter of a minute to find that a node is dead.
@@ -84,6 +86,28 @@ def _answers(entry: Mapping[str, Any] | None) -> bool:
             return True
     except OSError:
         return False
+
+
+class SilentNodes:
+    """The nodes that did not answer of late; they are left out for a while."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def any_gone(self, node_ids: Iterable[str]) -> bool:
+        """Call nodes, and return whether one does not answer."""
+        gone = _unreachable(node_ids)
+        self._since.update(dict.fromkeys(gone, time.monotonic()))
+        return bool(gone)
+
+    def ids(self) -> set[str]:
+        """Return those that are left out."""
+        now = time.monotonic()
+        return {node for node, since in self._since.items() if now - since < _SUSPICION_S}
+
+    def others(self) -> list[Node]:
+        silent = self.ids()
+        return [node for node in nodes() if node.node_id not in silent]
 
 
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:

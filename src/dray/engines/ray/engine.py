@@ -49,10 +49,10 @@ from ray.util.scheduling_strategies import (
 
 from dray.engines.ray import cluster, leaving_nodes, waits
 from dray.engines.ray.bundles import PlacedBundles, resources_of
+from dray.engines.ray.cluster import SilentNodes
 from dray.engines.ray.connect import connect, own_connection
 from dray.engines.ray.reservations import Reservations
 from dray.engines.ray.runtime import RayRuntime
-from dray.engines.ray.silent_nodes import SilentNodes
 from dray.engines.ray.workers import driver_environment, forked_worker
 from dray.engines.ray.workers.forked_worker import Membership
 from dray.engines.ray.workers.node_agents import ForkedActor, NodeAgents, needs_rays_process

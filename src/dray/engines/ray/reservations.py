@@ -13,15 +13,14 @@ from contextlib import AbstractContextManager
 
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from dray.engines.base import CLOSED
+from dray.engines.base import CLOSED, PendingRequests
 from dray.engines.ray import cluster
 from dray.engines.ray.bundles import PlacedBundles
+from dray.engines.ray.cluster import SilentNodes
 from dray.engines.ray.errors import translate
-from dray.engines.ray.silent_nodes import SilentNodes
 from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
 from dray.errors import EngineError, InfeasibleError
 from dray.scheduling.labels import NODE_ID
-from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 _WAIT_STEP_S = 3600
