@@ -14,6 +14,7 @@ from dray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
+from dray.util.state import get_actor
 from tests.support.gates import PATIENCE_S, Gate, gone, until
 
 
@@ -29,6 +30,12 @@ def node() -> str:
 class Placed:
     def where(self) -> str:
         return node()
+
+
+def state_of(actor: Any) -> str:
+    found = get_actor(actor._actor_id)
+    assert found is not None
+    return found.state
 
 
 def on_b(soft: bool) -> dict[str, Any]:
@@ -89,6 +96,44 @@ def test_a_group_loses_the_bundles_of_a_lost_node() -> None:
     free = dray.available_resources()["CPU"]
     remove_placement_group(group)
     until(lambda: dray.available_resources()["CPU"] == free + 1)
+
+
+def test_the_bundles_of_a_lost_node_move_and_what_runs_in_them_follows() -> None:
+    dray.shutdown()
+    dray.init(engine="process", nodes=[{"node_id": name, "num_cpus": 2} for name in "abc"])
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="STRICT_SPREAD")
+    assert group.wait(PATIENCE_S)
+    actors = [
+        dray.remote(Placed)
+        .options(
+            num_cpus=1,
+            max_restarts=-1,
+            max_task_retries=-1,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, bundle),
+        )
+        .remote()
+        for bundle in range(2)
+    ]
+    kept, lost = dray.get([actor.where.remote() for actor in actors])
+    [other] = {*"abc"} - {kept, lost}
+    holder = dray.remote(Placed).options(num_cpus=2, label_selector={"ray.io/node-id": other})
+    holding = holder.remote()
+    assert dray.get(holding.where.remote()) == other
+    dray.testing.kill_node(lost)
+    # The processes of the node may answer once more while they are killed.
+    until(lambda: state_of(actors[1]) == "PENDING_CREATION")
+    waiting = actors[1].where.remote()
+    assert placement_group_table(group)["state"] == "RESCHEDULING"
+    assert dray.get(actors[0].where.remote()) == kept
+    assert dray.wait([waiting], timeout=0)[0] == []
+    dray.kill(holding)
+    assert dray.get(waiting, timeout=PATIENCE_S) == other
+    table = placement_group_table(group)
+    assert (table["state"], table["bundles_to_node_id"]) == ("CREATED", {0: kept, 1: other})
+    dray.testing.kill_node(other)
+    assert placement_group_table(group)["state"] == "RESCHEDULING"
+    remove_placement_group(group)
+    until(lambda: dray.available_resources()["CPU"] == 2)
 
 
 def test_an_actor_that_asks_nothing_goes_where_there_are_cpus() -> None:

@@ -136,21 +136,21 @@ class Ledger:
     def __init__(
         self, nodes: Sequence[Node], remedy: str = "declare more with dray.init({arguments})"
     ) -> None:
-        self.nodes = list(nodes)
+        self.nodes: list[Node] = []
         self._remedy = remedy
-        self.device_names = {name for node in nodes for name in node.devices}
-        self._total = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
-        self._free = [total.copy() for total in self._total]
-        self._free_without_tasks = [total.copy() for total in self._total]
+        self.device_names: set[str] = set()
+        self._books: tuple[list[Capacity], ...] = ([], [], [])
+        self._total, self._free, self._free_without_tasks = self._books
         self._queue = RequestQueue()
         self._lock = threading.RLock()
         self.device_locks: DeviceLocks | None = None  # set by an engine that has physical devices
         self._excluded: dict[tuple[str, str], Allocation] = {}
         self._aside: dict[Held, Held] = {}
-        self.living = set(range(len(self.nodes)))  # by index
-        self._staying = set(self.living)  # those that take something new
-        self._paused = False
+        self.living: set[int] = set()  # by index
+        self._staying: set[int] = set()  # those that take something new
         self._closed = False
+        self.add_nodes(nodes)
+        self._unsettled: set[int] = set()  # those that are not there yet, and will be
 
     def close(self) -> None:
         """Cancel what waits, and all that is asked for from now on."""
@@ -218,24 +218,17 @@ class Ledger:
             free = [capacity.devices for capacity in self._free]
             return from_fixed({n: max(d[n].largest for d in free if n in d) for n in names})
 
-    def pause(self) -> None:
-        """Grant nothing until `settle_on` is called."""
-        self._paused = True
-
-    def settle_on(self, held: Held) -> None:
-        """Say where what were bundles so far lie, and begin to grant."""
+    def add_nodes(self, nodes: Sequence[Node]) -> range:
+        """Add nodes; return their indices."""
         with self._lock:
-            self.nodes = [
-                replace(
-                    real,
-                    resources=ours.resources,
-                    labels={**real.labels, **ours.labels},
-                    devices=devices,
-                )
-                for real, ours, devices in zip(held.nodes, self.nodes, held.devices, strict=True)
-            ]
-            self._paused = False
-        self._grant()
+            added = range(len(self.nodes), len(self.nodes) + len(nodes))
+            self.nodes += nodes
+            self.device_names.update(name for node in nodes for name in node.devices)
+            for book in self._books:
+                book += [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
+            self.living.update(added)
+            self._staying.update(added)
+        return added
 
     def remove_node(self, node_id: str) -> None:
         """Take a node away, with all it offers."""
@@ -245,8 +238,8 @@ class Ledger:
                 if node.node_id == node_id:
                     self.living.discard(index)
                     self._staying.discard(index)
-                    for capacities in (self._total, self._free, self._free_without_tasks):
-                        capacities[index] = Capacity({})
+                    for book in self._books:
+                        book[index] = Capacity({})
 
     def announce_loss(self, node_id: str, at: float | None) -> None:
         """Take note that a node is about to be taken away, at a time in seconds since the epoch."""
@@ -393,7 +386,7 @@ class Ledger:
 
     def _grant(self) -> None:
         """Meet what can be met now, oldest first; what does not fit waits for its turn."""
-        if not self._queue or self._paused:
+        if not self._queue:
             return
         with self._lock:
             granted = self._queue.serve(self._take, self._free_held, self._lacks)
@@ -478,6 +471,8 @@ class Ledger:
     ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
         known = {bundle: self._allowed(bundle) for bundle in {*demand.bundles}}
+        if self._unsettled and capacities is not self._total:
+            known = {bundle: nodes - self._unsettled for bundle, nodes in known.items()}
         if kept:
             known = {bundle: where_not_kept(bundle, known[bundle], kept) for bundle in known}
         allowed = [known[bundle] for bundle in demand.bundles]

@@ -208,6 +208,8 @@ class ProcessEngine(LocalEngine):
         """End a simulated node, as if its machine were gone."""
         self._check_known(node_id)
         self._ledger.remove_node(node_id)
+        if self._runtime is not None:  # first: what dies finds where else it may run
+            self._runtime.settle_losses()
         for server in self._servers.all():
             for number, (actor, node) in list(server.actors.items()):
                 if node.node_id != node_id:
@@ -216,8 +218,6 @@ class ProcessEngine(LocalEngine):
                     actor.lose(node)
                 else:
                     server.kill(number)
-        if self._runtime is not None:
-            self._runtime.settle_losses()
 
     def _task_server(self) -> Server:
         """Return a server that makes workers for tasks: any without variables of a run will do."""

@@ -432,7 +432,7 @@ class DriverRuntime(ProcessRuntime):
 
     def settle_losses(self) -> None:
         with self.lock:
-            settle_losses(self.tasks, self.actors)
+            settle_losses(self.tasks, self.actors, self._groups)
 
     def begin_close(self, why: str) -> None:
         """Take nothing more, and end all that waits."""

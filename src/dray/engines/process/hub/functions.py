@@ -15,12 +15,11 @@ from dray.engines.process.hub.records import (
 from dray.engines.runtime import GROUP_REMOVED
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, DrayError, InfeasibleError
+from dray.scheduling.bundle_ledger import BUNDLE_LABEL
 from dray.scheduling.labels import NODE_ID
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Request
-
-BUNDLE_LABEL = "dray.io/bundle"
 
 
 def of_lost_bundles(error: InfeasibleError) -> InfeasibleError:

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import of_lost_bundles
-from dray.engines.process.hub.records import GroupRecord, SchedulingClass
+from dray.engines.process.hub.placement_groups import Groups
+from dray.engines.process.hub.records import SchedulingClass
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
 from dray.errors import InfeasibleError
 
 
-def settle_losses(tasks: Tasks, actors: Actors) -> None:
+def settle_losses(tasks: Tasks, actors: Actors, groups: Groups) -> None:
     """Deal with all that waits and can run on no node any more. With the lock held."""
-    alive = {node.node_id for node in tasks.ledger.alive()}
-    for record in tasks.kinds.groups.values():
-        if record.state == "PENDING":
-            _give_up(record, tasks)
-        elif record.state != "REMOVED":
-            _lose_bundles(record, alive)
+    groups.settle_losses()
     for shape in list(tasks.kinds.shapes.values()):
         try:
             shape.ledger.check_demand(shape.demand)
         except InfeasibleError as error:
             _redirect(shape, error if shape.group is None else of_lost_bundles(error))
             _settle(shape, tasks, actors)
-
-
-def _give_up(record: GroupRecord, tasks: Tasks) -> None:
-    """Fail a group that waits for bundles, if no nodes are left for them."""
-    try:
-        tasks.ledger.check(record.spec.request)
-    except InfeasibleError as error:
-        if record.asked is not None:
-            record.asked.cancel()
-        tasks.hub.store.seal(record.ready, failed(error))
-        for bundle in record.ledger.nodes:
-            record.ledger.remove_node(bundle.node_id)
-
-
-def _lose_bundles(record: GroupRecord, alive: Set[str]) -> None:
-    for node_id in {node.node_id for node in record.nodes} - alive:
-        record.state = "RESCHEDULING"
-        record.ledger.remove_node(node_id)
 
 
 def _redirect(shape: SchedulingClass, error: InfeasibleError) -> None:

@@ -5,22 +5,22 @@ A group is there until it is removed, and known as such as long as somebody has 
 
 from __future__ import annotations
 
-import functools
 import pickle
+from collections.abc import Sequence, Set
 
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.process.hub.actors import Actors
-from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord
 from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.process.objects.references import arrived_group
 from dray.engines.rpc.serialization import failed
 from dray.engines.runtime import Described, GroupSpec, group_name_taken
-from dray.errors import DrayError, GroupRemovedError
-from dray.scheduling.ledger import Held, Ledger
-from dray.scheduling.placement import demand_of
-from dray.scheduling.requests import Node, Request, Reservation
+from dray.errors import DrayError, GroupRemovedError, InfeasibleError
+from dray.scheduling.bundle_ledger import BundleLedger
+from dray.scheduling.ledger import Held
+from dray.scheduling.placement import Demand, demand_of
+from dray.scheduling.requests import Reservation
 
 
 class Groups:
@@ -44,19 +44,7 @@ class Groups:
         except DrayError as error:
             self._hub.refuse(client, question, error)
             return
-        # Where the bundles lie is known later; what they hold is known now.
-        nodes = [
-            Node(
-                f"bundle {index}",
-                "",
-                dict(bundle),
-                {BUNDLE_LABEL: str(index)},
-                {name: () for name in bundle if name in self._tasks.ledger.device_names},
-            )
-            for index, bundle in enumerate(spec.bundles)
-        ]
-        ledger = Ledger(nodes, "make a placement group with larger bundles")
-        ledger.pause()
+        ledger = BundleLedger(spec.bundles, self._tasks.ledger.device_names)
         record = GroupRecord(number, ready, spec, ledger)
         self._hub.store.hold(ready)  # until it is removed
         self._hub.store.when_unused(ready, lambda: self._tasks.kinds.forget_group(number))
@@ -64,19 +52,66 @@ class Groups:
         if spec.name:
             self._names[spec.name] = number
         self._hub.reply(client, question, None)
-        record.asked = self._tasks.ledger.reserve_checked(demand)
-        self._hub.when_granted(record.asked, functools.partial(self._granted, record))
+        self._ask(record, demand, range(len(spec.bundles)))
 
-    def _granted(self, record: GroupRecord, held: Reservation) -> None:
-        assert isinstance(held, Held)
-        if record.state == "REMOVED":
-            held.release()
-            return
-        record.held, record.state = held, "CREATED"
-        record.ledger.settle_on(held)
-        # Without the reference to this very value, which would keep it for ever.
-        group = PlacementGroup(arrived_group(record.number, record.spec.bundles))
-        self._hub.store.seal(record.ready, pickle.dumps(group, 5))
+    def _ask(self, record: GroupRecord, demand: Demand, numbers: Sequence[int]) -> None:
+        """Ask for some of a group's bundles."""
+        added = record.ledger.expect(numbers)
+        asked = record.asked = self._tasks.ledger.reserve_checked(demand)
+
+        def granted(held: Reservation) -> None:
+            assert isinstance(held, Held)
+            if record.asked is not asked:
+                held.release()
+                return
+            record.asked = None
+            record.held.append(held)
+            record.ledger.settle_on(held, added)
+            record.nodes.update(zip(numbers, held.nodes, strict=True))
+            if record.state == "PENDING":
+                # Without the reference to this very value, which would keep it for ever.
+                group = PlacementGroup(arrived_group(record.number, record.spec.bundles))
+                self._hub.store.seal(record.ready, pickle.dumps(group, 5))
+            record.state = "CREATED"
+
+        self._hub.when_granted(asked, granted)
+
+    def _forgo(self, record: GroupRecord) -> None:
+        """Ask no more for bundles that are not there."""
+        asked, record.asked = record.asked, None
+        record.ledger.forgo()
+        if asked is not None:
+            asked.cancel()
+
+    def settle_losses(self) -> None:
+        """Have the bundles of nodes that are gone lie elsewhere, if they can."""
+        alive = {node.node_id for node in self._tasks.ledger.alive()}
+        for record in self._tasks.kinds.groups.values():
+            lost = [n for n, node in record.nodes.items() if node.node_id not in alive]
+            if record.state == "PENDING":
+                self._give_up(record)
+            elif lost and record.state != "REMOVED":
+                self._reschedule(record, lost, alive)
+
+    def _give_up(self, record: GroupRecord) -> None:
+        """Fail a group that waits for bundles, if no nodes are left for them."""
+        try:
+            self._tasks.ledger.check(record.spec.request)
+        except InfeasibleError as error:
+            self._forgo(record)
+            self._hub.store.seal(record.ready, failed(error))
+
+    def _reschedule(self, record: GroupRecord, lost: Sequence[int], alive: Set[str]) -> None:
+        record.state = "RESCHEDULING"
+        self._forgo(record)
+        for number in lost:
+            record.ledger.remove_node(record.nodes[number].node_id)
+        left = {node.node_id for node in record.nodes.values()} & alive
+        try:
+            demand = self._tasks.ledger.check(record.spec.request_of(lost, left))
+        except InfeasibleError:
+            return  # what asks for these bundles fails
+        self._ask(record, demand, lost)
 
     def on_remove_group(self, client: Client, question: int, number: int) -> None:
         record = self._tasks.kinds.groups.get(number)
@@ -105,24 +140,26 @@ class Groups:
                 actor.restarts = 0
                 self._actors.kill(actor, True, f"ended with its {record.title}, which was removed")
         error = failed(GroupRemovedError(f"{record.title} was removed"))
-        if record.held is not None:
-            self._release_when_free(record, record.held)
+        self._forgo(record)
+        if record.held:
+            self._release_when_free(record)
             self._hub.store.replace(record.ready, error)
-        elif record.asked is not None:
-            record.asked.cancel()
+        else:
             self._hub.store.seal(record.ready, error)
         self._hub.store.drop(record.ready)
 
-    def _release_when_free(self, record: GroupRecord, held: Held) -> None:
+    def _release_when_free(self, record: GroupRecord) -> None:
         """Give the bundles back when the processes that were killed in them are gone."""
-        left = sorted(record.ledger.living)  # those that were not lost with their nodes
-        if not left:
-            held.release()
+
+        def release() -> None:
+            for held in record.held:
+                held.release()
+
+        if not record.ledger.living:  # all were lost with their nodes
+            release()
             return
-        every = [{BUNDLE_LABEL: str(index)} for index in left]
-        request = Request([record.spec.bundles[index] for index in left], selectors=every)
-        everything = record.ledger.reserve_checked(demand_of(request))
-        everything.add_done_callback(lambda _: self._hub.lock.later(held.release))
+        everything = record.ledger.reserve_checked(demand_of(record.ledger.everything()))
+        everything.add_done_callback(lambda _: self._hub.lock.later(release))
 
     def _found(self, client: Client, record: GroupRecord) -> FoundGroup:
         self._hub.give(client, record.ready)
@@ -144,6 +181,8 @@ class Groups:
     def table(self) -> list[Described]:
         """Return what is known of every group, as JSON-compatible values."""
         return [
-            record.spec.describe(f"{record.number:032x}", record.state, record.nodes)
+            record.spec.describe(
+                f"{record.number:032x}", record.state, [n for _, n in sorted(record.nodes.items())]
+            )
             for record in self._tasks.kinds.groups.values()
         ]

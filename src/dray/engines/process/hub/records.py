@@ -14,6 +14,7 @@ from dray.engines.rpc.framing import Inbox, Outbox
 from dray.engines.rpc.serialization import Payload, Result, Stored
 from dray.engines.runtime import GroupSpec
 from dray.errors import ActorDiedError, EngineError, InfeasibleError, WorkerDiedError
+from dray.scheduling.bundle_ledger import BundleLedger
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node, Reservation
@@ -449,21 +450,20 @@ class GroupRecord:
 
     Attributes:
         ready: The object that is there when its bundles are set aside.
-        ledger: Contents of its bundles; each bundle is a node of it.
+        ledger: Contents of its bundles.
+        held: Bundles that are set aside for it.
+        asked: Request for bundles that are not there yet.
+        nodes: The node of each bundle; none before they are set aside.
     """
 
     number: int
     ready: int
     spec: GroupSpec
-    ledger: Ledger
-    held: Held | None = None
+    ledger: BundleLedger
+    held: list[Held] = field(default_factory=list)
     asked: Future[Reservation] | None = None
     state: str = "PENDING"
-
-    @property
-    def nodes(self) -> list[Node]:
-        """The nodes of its bundles; none before they are set aside."""
-        return self.held.nodes if self.held else []
+    nodes: dict[int, Node] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
