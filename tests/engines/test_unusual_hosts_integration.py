@@ -47,12 +47,13 @@ def outcome(tmp_path: Path, code: str, **limits: int) -> subprocess.CompletedPro
     [
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-        "import pathlib; sys.path.insert(0, pathlib.Path('lib'))",
+        "import pathlib; sys.path.insert(0, pathlib.Path('lib'))\n"
+        "import resource; os.dup2(0, 200); resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))",
     ],
-    ids=["signals-blocked", "children-ignored", "pathlib"],
+    ids=["signals-blocked", "children-ignored", "pathlib, few files"],
 )
 def test_what_programs_do_before(tmp_path: Path, before: str, server: str) -> None:
-    """A training waited for ever, ended with a traceback, and did not begin."""
+    """A training waited for ever, ended with a traceback, and did not begin, or one was shown."""
     done = outcome(tmp_path, f"{before}\n{server}\n{WORK}")
     assert (done.stdout, done.stderr) == (f"task {1 << 20}\nrun 5\n", "")
 
@@ -82,5 +83,9 @@ def test_a_server_that_cannot_begin_is_told_of(tmp_path: Path) -> None:
 
 
 def test_a_program_without_an_interpreter_is_told_so(tmp_path: Path) -> None:
-    done = outcome(tmp_path, f"{THREAD}\nsys.executable = ''\n{WORK}")
-    assert "EngineError: sys.executable is empty, as in programs that embed Python" in done.stderr
+    for path, said in (
+        ("", "EngineError: sys.executable is empty, as in programs that embed Python"),
+        ("/gone/python", "No such file or directory (ENOENT): /gone/python"),
+    ):
+        done = outcome(tmp_path, f"{THREAD}\nsys.executable = {path!r}\n{WORK}")
+        assert said in done.stderr

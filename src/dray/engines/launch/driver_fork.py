@@ -154,7 +154,10 @@ def _forget_driver(keep: Sequence[int]) -> None:
         if fd > 2 and fd not in (null, *keep):
             # Not closed: a number that is free would be given to another file, and what a buffer
             # of the driver's still holds must not end up in that one.
-            os.dup2(null, fd, inheritable=False)
+            try:
+                os.dup2(null, fd, inheritable=False)
+            except OSError:  # above a limit that was lowered meanwhile: it is given to no file
+                os.close(fd)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)

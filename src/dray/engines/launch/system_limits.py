@@ -59,7 +59,7 @@ def opening(what: str) -> Iterator[contextlib.ExitStack]:
         try:
             yield undo
         except OSError as error:
-            why = describe(error.errno or 0)
+            why = describe(error.errno or 0, error.filename)
             raise EngineError(f"{what} could not be started: {why}") from error
         undo.pop_all()
 
@@ -82,11 +82,12 @@ def pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack) -> tuple[int,
     return here, there
 
 
-def describe(number: int) -> str:
+def describe(number: int, file: str | None = None) -> str:
     """Say which limit an error means, as the reason that something cannot be started.
 
     Args:
         number: Such as EAGAIN, of a process, or EMFILE, of an open file.
+        file: What an error that means none is about, such as a missing interpreter.
     """
     text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
     if number in (errno.EMFILE, errno.ENFILE):
@@ -115,7 +116,7 @@ def describe(number: int) -> str:
         return f"{text}: the limit of processes is met; {limits}; raise it, or use fewer workers"
     if number == errno.ENOMEM:
         return f"{text}: there is no memory for one more process; use fewer or smaller workers"
-    return text
+    return f"{text}: {file}" if file else text
 
 
 def shareable_bytes(wanted: int) -> int:
