@@ -6,30 +6,57 @@ import functools
 import os
 import re
 import sys
+from collections.abc import Iterator
 
 from dray.settings import host_root
 
-_CGROUP = "/sys/fs/cgroup"
-
 
 def cpu_count() -> int:
-    """Return the cores this process may use: affinity and cgroup quota respected."""
+    """Return the cores this process may use: affinity and quotas of control groups respected."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = os.cpu_count() or 1
-    limit = read("sys/fs/cgroup/cpu.max") or _read(f"{_CGROUP}/cpu.max")
-    quota, _, period = limit.partition(" ")
-    if quota.isdigit() and period.isdigit():
-        cores = min(cores, max(1, int(quota) // int(period)))
+    for group in _control_groups("cpu"):
+        said = _seen(f"{group}/cpu.max") or _seen(f"{group}/cpu.cfs_quota_us")
+        quota, _, period = said.partition(" ")
+        period = period or _seen(f"{group}/cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():
+            cores = min(cores, max(1, int(quota) // int(period)))
     return cores
 
 
 def memory_bytes() -> int:
-    """Return the memory this process may use, in bytes."""
+    """Return the memory this process may use, in bytes: limits of control groups respected."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read(f"{_CGROUP}/memory.max")
-    return min(total, int(limit)) if limit.isdigit() else total
+    return min(total, group_limit("memory", "memory.max", "memory.limit_in_bytes") or total)
+
+
+def group_limit(controller: str, *names: str) -> int | None:
+    """Return the least that the control groups of this process say; None if they say nothing.
+
+    Args:
+        controller: Such as "memory".
+        names: Files that say it, in version 2 and version 1.
+    """
+    said = (_seen(f"{group}/{name}") for group in _control_groups(controller) for name in names)
+    return min((int(text) for text in said if text.isdigit()), default=None)
+
+
+def _control_groups(controller: str) -> Iterator[str]:
+    """Yield the folders of the groups that this process is in, from its own up to the root.
+
+    A container sees its own group as the root, but may be told the name that it has outside.
+    Source: `man 7 cgroups`, /proc/pid/cgroup.
+    """
+    for line in _seen("proc/self/cgroup").splitlines():
+        _, controllers, group = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            folder = f"sys/fs/cgroup/{controller}" if controllers else "sys/fs/cgroup"
+            while group.strip("/"):
+                yield folder + group
+                group = os.path.dirname(group)
+            yield folder
 
 
 def bytes_in_words(count: float) -> str:
@@ -117,6 +144,11 @@ def is_directory(path: str) -> bool:
 def read(path: str) -> str:
     """Return what a file of this machine says, or "" if it cannot be read; see `device_files`."""
     return _read(os.path.join(host_root(), path))
+
+
+def _seen(path: str) -> str:
+    """Return what a file says of this process; a made-up host need not have one."""
+    return read(path) or _read(f"/{path}")
 
 
 def _read(path: str) -> str:

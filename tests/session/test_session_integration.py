@@ -12,6 +12,7 @@ import pytest
 import dray
 import dray.train
 from dray.errors import ConfigError, InfeasibleError
+from dray.testing import FakeHost
 from dray.train import DataParallelTrainer, Result, RunConfig, ScalingConfig
 from tests.support.clusters import Cluster
 
@@ -114,6 +115,42 @@ def test_what_has_used_a_session_has_begun_it(session: Any, storage: Path, use: 
 def test_the_address_comes_first(session: Any) -> None:
     with pytest.raises(ConfigError, match="address='head:6379': the process engine runs on this"):
         session("head:6379", engine="process")
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits"),
+    [
+        ("0::/job/step", {"job/cpu.max": "150000 100000", "job/step/memory.max": "1000000"}),
+        (
+            "5:memory:/job/step\n4:cpuacct,cpu:/job/step\n0::/",
+            {
+                "cpu/job/cpu.cfs_quota_us": "100000",
+                "cpu/job/cpu.cfs_period_us": "100000",
+                "memory/job/memory.limit_in_bytes": "1000000",
+                "memory/job/step/memory.limit_in_bytes": str(2**63 - 4096),
+            },
+        ),
+        # As a container may see it: its own group is the root, under a name from outside.
+        (
+            "5:memory:/docker/1\n4:cpuacct,cpu:/docker/1",
+            {
+                "cpu/cpu.cfs_quota_us": "100000",
+                "cpu/cpu.cfs_period_us": "100000",
+                "memory/memory.limit_in_bytes": "1000000",
+            },
+        ),
+    ],
+    ids=["version 2", "version 1", "container"],
+)
+def test_a_session_offers_what_its_control_groups_leave(
+    session: Any, groups: str, limits: dict[str, str]
+) -> None:
+    files = {f"sys/fs/cgroup/{path}": said for path, said in limits.items()}
+    with FakeHost(files={"proc/self/cgroup": groups, **files}):
+        session(engine="inline")
+        offered = dray.cluster_resources()
+        assert (offered["CPU"], offered["memory"]) == (1, 1_000_000)
+        dray.shutdown()
 
 
 def test_a_simulated_node_has_the_label_of_its_accelerators(session: Any) -> None:

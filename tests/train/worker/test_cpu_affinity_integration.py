@@ -178,7 +178,8 @@ def test_pinned_workers_have_cores_of_their_own(engine: str, storage: Path) -> N
 def test_pinned_workers_of_a_container_with_less_time_than_cores(storage: Path) -> None:
     """One core's time, and all cores to spend it on: threads beyond it would be throttled."""
     dray.shutdown()
-    with FakeHost(files={"sys/fs/cgroup/cpu.max": "100000 100000"}):
+    files = {"proc/self/cgroup": "0::/", "sys/fs/cgroup/cpu.max": "100000 100000"}
+    with FakeHost(files=files):
         dray.init(num_cpus=8)
         assert fit(storage, threads, 1, pin_workers=True)[0] == 1
         dray.shutdown()

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Iterator
 
+from dray import host
 from dray.errors import EngineError
 
 # So many descriptors are left for others when the limit is raised.
@@ -87,7 +88,7 @@ def describe(number: int, file: str | None = None) -> str:
 
     Args:
         number: Such as EAGAIN, of a process, or EMFILE, of an open file.
-        file: What an error that means none is about, such as a missing interpreter.
+        file: Path that the error is about, such as that of a missing interpreter.
     """
     text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
     if number in (errno.EMFILE, errno.ENFILE):
@@ -109,8 +110,8 @@ def describe(number: int, file: str | None = None) -> str:
         soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         if soft != resource.RLIM_INFINITY:
             parts.append(f"this user may have {soft} processes and threads (ulimit -u)")
-        most = _container_limit()
-        if most:
+        most = host.group_limit("pids", "pids.max")
+        if most is not None:
             parts.append(f"this container may have {most} (pids.max)")
         limits = " and ".join(parts) or "the system allows no more"
         return f"{text}: the limit of processes is met; {limits}; raise it, or use fewer workers"
@@ -140,14 +141,6 @@ def describe_map(error: OSError, size: int) -> str:
         f"pid {os.getpid()} cannot look into the {size >> 20} MiB for shared objects: {error}. It "
         f"may have {allowed}; raise that, or give dray.init(object_store_memory=...) less"
     )
-
-
-def _container_limit() -> str:
-    for name in ("pids.max", "pids/pids.max"):  # cgroup v2 and v1, as a container sees its own
-        with contextlib.suppress(OSError), open(f"/sys/fs/cgroup/{name}", encoding="ascii") as file:
-            found = file.read().strip()
-            return "" if found == "max" else found
-    return ""
 
 
 class MemoryWatch:
