@@ -13,6 +13,7 @@ import pytest
 
 import dray
 import dray.cli.doctor
+from dray.cli.diagnosis import problems_of
 from dray.scheduling.device_locks import DeviceLocks
 from dray.testing import FakeHost
 from tests.support.hosts import numbered
@@ -340,13 +341,17 @@ def test_what_the_machine_lacks_is_told(tmp_path: Path) -> None:
         },
         before="ulimit -n 512;",
     )
-    said = [problem["what"] for problem in json.loads(ended.stdout)["problems"]]
+    found = json.loads(ended.stdout)
+    said = [problem["what"] for problem in found["problems"]]
     assert said[0].startswith("There is no /dev/shm")
     assert said[1].startswith("A process may have 512 open files only")
     assert said[2].startswith(f"The temporary directory cannot be written to: TMPDIR={tmp_path}")
     assert said[3].startswith("DRAY_START_METHOD='steam' is not one of fork, spawn")
     assert said[4].startswith("GLOO_SOCKET_IFNAME='eth99' names a network interface that is not")
     assert len(said) == 5
+    found["machine"]["shared_memory"] = {"is_there": True, "bytes": 64 << 20}  # Docker's default
+    what, _ = problems_of(found)[0]
+    assert what.startswith("/dev/shm, the shared memory, has 64 MiB only")
 
 
 def test_a_place_of_locks_that_cannot_be_made_is_told() -> None:

@@ -12,7 +12,7 @@ from dray.host import bytes_in_words
 from dray.settings import locks_directory
 
 _ENOUGH_FILES = 1024
-_ENOUGH_SHARED_MEMORY = 64 << 20
+_TOO_LITTLE_SHARED_MEMORY = 64 << 20  # as containers of Docker have by default
 
 # The kinds of builds of PyTorch; AMD's GPUs are "cuda" to it as well.
 BUILDS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple GPUs"}
@@ -38,7 +38,7 @@ def _machine_problems(found: Findings) -> Iterator[Problem]:
     needs = "data loaders and collectives pass data through it"
     if sys.platform == "linux" and not shared["is_there"]:
         yield f"There is no /dev/shm, the shared memory; {needs}.", bigger
-    elif shared["bytes"] is not None and shared["bytes"] < _ENOUGH_SHARED_MEMORY:
+    elif shared["bytes"] is not None and shared["bytes"] <= _TOO_LITTLE_SHARED_MEMORY:
         room = bytes_in_words(shared["bytes"])
         yield f"/dev/shm, the shared memory, has {room} only; {needs}.", bigger
     files = machine["open_files"]
