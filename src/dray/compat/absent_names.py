@@ -97,8 +97,8 @@ _FROM_VALUES = "types follow from the values; cast columns with map_batches() if
 _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_bigquery read_clickhouse read_databricks_tables "
-        "read_delta read_hudi read_delta_sharing_tables read_kafka "
-        "read_lance read_lerobot read_mcap read_mongo read_snowflake read_unity_catalog "
+        "read_hudi read_delta_sharing_tables read_kafka "
+        "read_lerobot read_mcap read_mongo read_snowflake read_unity_catalog "
         "read_videos read_zarr from_blocks from_daft from_dask from_mars from_modin from_spark "
         "from_tf",
         _OWN_READER,
@@ -123,8 +123,8 @@ _DATASET: dict[str, str | Absent] = {
     ),
     **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
     **_each(
-        "write_bigquery write_clickhouse write_delta write_iceberg "
-        "write_kafka write_lance write_mongo write_snowflake write_turbopuffer",
+        "write_bigquery write_clickhouse write_iceberg "
+        "write_kafka write_mongo write_snowflake write_turbopuffer",
         _WRITE,
     ),
     "context": "DataContext.get_current() has the options",

@@ -41,9 +41,11 @@ __all__ = [
     "read_binary_files",
     "read_csv",
     "read_datasource",
+    "read_delta",
     "read_iceberg",
     "read_images",
     "read_json",
+    "read_lance",
     "read_numpy",
     "read_orc",
     "read_parquet",
@@ -75,8 +77,9 @@ _HOMES = {
         *("from_polars", "from_torch", "range", "range_tensor"),
     ),
     "dray.data.relational": ("MixStoppingCondition",),
-    "dray.data.readers.elsewhere": ("read_datasource", "read_iceberg", "read_sql"),
+    "dray.data.readers.elsewhere": ("read_datasource", "read_sql"),
     "dray.data.readers.files": ("read_binary_files", "read_images", "read_numpy", "read_text"),
+    "dray.data.readers.lakes": ("read_delta", "read_iceberg", "read_lance"),
     "dray.data.readers.records": ("read_avro", "read_tfrecords", "read_webdataset"),
     "dray.data.readers.tables": ("read_csv", "read_json", "read_orc", "read_parquet"),
     "dray.data.pools.options": ("ActorPoolStrategy", "TaskPoolStrategy"),
@@ -116,8 +119,9 @@ if TYPE_CHECKING:
     from dray.data.pipeline import Schema
     from dray.data.pools.options import ActorPoolStrategy, TaskPoolStrategy
     from dray.data.preprocessors import Preprocessor
-    from dray.data.readers.elsewhere import read_datasource, read_iceberg, read_sql
+    from dray.data.readers.elsewhere import read_datasource, read_sql
     from dray.data.readers.files import read_binary_files, read_images, read_numpy, read_text
+    from dray.data.readers.lakes import read_delta, read_iceberg, read_lance
     from dray.data.readers.records import read_avro, read_tfrecords, read_webdataset
     from dray.data.readers.tables import read_csv, read_json, read_orc, read_parquet
     from dray.data.relational import MixStoppingCondition

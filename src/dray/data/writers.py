@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from dray.checks import is_whole, plain, require
 from dray.compat.arguments import check_arguments
-from dray.data.forms.blocks import table_rows
+from dray.data.forms.blocks import in_columns, table_rows
 from dray.data.forms.names import check_column
+from dray.data.forms.pickles import PickledType
 from dray.data.results import Results
 from dray.data.sources.archives import Coding, to_archive
 from dray.data.sources.base import Filesystem
 from dray.data.sources.datasink import Datasink, write_all
 from dray.data.sources.filenames import FilenameProvider
-from dray.data.sources.target import SaveMode, Target
+from dray.data.sources.target import SaveMode, Target, mode_of
 from dray.data.sources.tf_records import to_tf_records
 from dray.data.sources.writing import (
     to_csv,
@@ -279,6 +283,113 @@ class Writers(Results):
                 connection.rollback()
                 raise
             connection.commit()
+
+    def write_delta(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: SaveMode | str = SaveMode.APPEND,
+        partition_by: Sequence[str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        schema_mode: str = "merge",
+        name: str | None = None,
+        description: str | None = None,
+        **options: object,
+    ) -> None:
+        """Write the rows into a table of Delta Lake, all of them or none; deltalake writes it.
+
+        Args:
+            path: Its directory, or a URL that deltalake knows.
+            mode: The way to go on if there is a table: "append", "overwrite", "ignore" (write
+                nothing), "create" or "error" (raise).
+            partition_by: Columns whose values become directories of a new table.
+            storage_options: Credentials and the like, as `deltalake.write_deltalake` takes them.
+            schema_mode: "merge" adds columns that the table lacks, "error" raises.
+            name: Name of a new table.
+            description: Description of a new table.
+            options: Options of Ray's that dray does not need.
+
+        Raises:
+            ConfigError: A column has tensors or objects, which Delta Lake does not hold, or there
+                is no such mode.
+            MissingDependencyError: deltalake is not installed.
+        """
+        _of_writer("delta", options)
+        require("deltalake", "deltalake")
+        from deltalake import write_deltalake
+
+        if schema_mode not in ("merge", "error"):
+            raise ConfigError(f"schema_mode must be 'merge' or 'error', not {schema_mode!r}")
+        how, merged = mode_of(mode), "merge" if schema_mode == "merge" else None
+        write_deltalake(
+            os.fspath(path),
+            self._reader("Delta Lake", pa.BaseExtensionType),
+            mode="error" if how is SaveMode.CREATE else how.value,
+            partition_by=None if partition_by is None else list(partition_by),
+            storage_options=storage_options,
+            schema_mode="overwrite" if how is SaveMode.OVERWRITE else merged,
+            name=name,
+            description=description,
+        )
+
+    def write_lance(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        schema: pa.Schema | None = None,
+        mode: SaveMode | str = SaveMode.CREATE,
+        max_rows_per_file: int = 64 << 20,
+        data_storage_version: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        **options: object,
+    ) -> None:
+        """Write the rows into a dataset of Lance, all of them or none; pylance writes it.
+
+        Args:
+            path: Its directory, or a URL that pylance knows.
+            schema: The columns and their types; default: as they are.
+            mode: The way to go on if there is one: "create" (raise), "append" or "overwrite".
+            max_rows_per_file: The most rows of a file.
+            data_storage_version: The version of the format; default: pylance's.
+            storage_options: Credentials and the like, as `lance.write_dataset` takes them.
+            options: Options of Ray's that dray does not need.
+
+        Raises:
+            ConfigError: A column has objects, or there is no such mode.
+            MissingDependencyError: pylance is not installed.
+        """
+        _of_writer("lance", options)
+        how = mode_of(mode, (SaveMode.CREATE, SaveMode.APPEND, SaveMode.OVERWRITE))
+        require("lance", "pylance")
+        import lance
+
+        lance.write_dataset(
+            self._reader("Lance", PickledType, schema),
+            os.fspath(path),
+            mode=how.value,
+            max_rows_per_file=max_rows_per_file,
+            data_storage_version=data_storage_version,
+            storage_options=storage_options,
+        )
+
+    def _reader(
+        self, called: str, unknown: type[object], schema: pa.Schema | None = None
+    ) -> pa.RecordBatchReader:
+        """Return all rows as other libraries take them, with columns of the same types.
+
+        Args:
+            called: The format in messages.
+            unknown: Class of types that it does not have.
+        """
+        ready = self.materialize()
+        found = schema or ready.arrow_schema() or pa.schema([])
+        for field in found:
+            if isinstance(field.type, unknown):
+                raise ConfigError(f"{called} cannot hold column {field.name!r}, of {field.type}")
+        kinds = pa.schema([field.remove_metadata() for field in found])
+        tables = (in_columns(block.table, found).cast(kinds) for block in ready.blocks())
+        batches = itertools.chain.from_iterable(table.to_batches() for table in tables)
+        return pa.RecordBatchReader.from_batches(kinds, batches)
 
     def write_datasink(self, datasink: Datasink[Any], **options: object) -> None:
         """Write the rows to a place of your own, in this process.

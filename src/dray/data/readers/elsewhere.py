@@ -6,9 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from dray.checks import require
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Block, to_table
 from dray.data.operations import UserFunction
@@ -57,59 +54,6 @@ def read_sql(
                 yield Block(to_table(dict(columns)), "the query", own=True)
 
     return Dataset(BlocksSource(produce, "the query"))
-
-
-def read_iceberg(
-    *,
-    table_identifier: str,
-    row_filter: Any = None,
-    parallelism: int = -1,
-    selected_fields: Sequence[str] = ("*",),
-    snapshot_id: int | None = None,
-    scan_kwargs: Mapping[str, Any] | None = None,
-    catalog_kwargs: Mapping[str, Any] | None = None,
-    override_num_blocks: int | None = None,
-    **options: object,
-) -> Dataset:
-    """Return a table of Iceberg as a dataset, as it is now; pyiceberg reads it.
-
-    Args:
-        table_identifier: Its name, such as `"sales.orders"`.
-        row_filter: Choice of rows, as pyiceberg has it: a text such as `"x > 3"`, or an expression.
-        parallelism: Nothing; Ray's.
-        selected_fields: The columns.
-        snapshot_id: A state of the table; None is the newest.
-        scan_kwargs: Further arguments of `Table.scan`.
-        catalog_kwargs: The catalog, as `pyiceberg.catalog.load_catalog` takes it: `name`, `type`,
-            `uri` and the like.
-        override_num_blocks: Nothing; Ray's.
-        options: Options of Ray's that dray does not need.
-
-    Raises:
-        MissingDependencyError: pyiceberg is not installed.
-    """
-    known_options(read_iceberg, options)
-    require("pyiceberg", "pyiceberg")
-    from pyiceberg.catalog import load_catalog
-
-    of_catalog = {"name": "default", **(catalog_kwargs or {})}
-    table = load_catalog(**of_catalog).load_table(table_identifier)
-    chosen = {} if row_filter is None else {"row_filter": row_filter}
-    scan = table.scan(
-        selected_fields=tuple(selected_fields),
-        snapshot_id=snapshot_id,
-        **chosen,
-        **(scan_kwargs or {}),
-    )
-    name = f"the table {table_identifier}"
-
-    def produce() -> Iterator[Block]:
-        with scan.to_arrow_batch_reader() as reader:
-            yield Block(reader.schema.empty_table(), name)
-            for batch in reader:
-                yield Block(pa.Table.from_batches([batch]), name)
-
-    return Dataset(BlocksSource(produce, name))
 
 
 def read_datasource(

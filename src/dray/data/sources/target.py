@@ -11,7 +11,7 @@ import contextlib
 import enum
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -34,6 +34,19 @@ class SaveMode(str, enum.Enum):
     IGNORE = "ignore"
     CREATE = "create"
     ERROR = "error"  # the same
+
+
+def mode_of(given: object, modes: Iterable[SaveMode] = SaveMode) -> SaveMode:
+    """Return a mode by its name.
+
+    Raises:
+        ConfigError: It is none of these modes.
+    """
+    known = {each.value: each for each in modes}
+    if not isinstance(given, str) or given not in known:
+        names = ", ".join(map(repr, known))
+        raise ConfigError(f"mode must be one of {names}, not {given!r}")
+    return known[given]
 
 
 @dataclass(frozen=True)
@@ -115,9 +128,7 @@ class Target:
     filenames: FilenameProvider | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in list(SaveMode):  # by equality, as texts have another hash
-            known = ", ".join(repr(each.value) for each in SaveMode)
-            raise ConfigError(f"mode must be one of {known}, not {self.mode!r}")
+        mode_of(self.mode)
         if not isinstance(self.filenames, FilenameProvider | None):
             raise ConfigError(
                 f"filename_provider must be a FilenameProvider, not {self.filenames!r}"

@@ -96,8 +96,8 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
     """
     told, tell = os.pipe()
     with warnings.catch_warnings():
-        # Python and JAX warn of threads; they are counted.
-        for category in (DeprecationWarning, RuntimeWarning):
+        # Python, JAX and Lance warn of threads; they are counted.
+        for category in (DeprecationWarning, RuntimeWarning, UserWarning):
             warnings.simplefilter("ignore", category)
         pid = os.fork()
     if pid == 0:
