@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from dray import train  # for the report() that is there when it is called
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
 from dray.compat.attributes import entry_of
@@ -20,7 +21,7 @@ from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.chosen_metrics import chosen, names_of
 from dray.train.constants import TRAIN_DATASET_KEY
-from dray.train.context import get_context, report
+from dray.train.context import get_context
 from dray.train.datasets import get_dataset_shard
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.current_session import current_session
@@ -99,15 +100,15 @@ class RoundReports:
         """
         metrics = self._chosen(results)
         if save is None:
-            report(metrics)
+            train.report(metrics)
             return
         self._saved_at = rounds
         if get_context().get_world_rank() != 0:
-            report(metrics)
+            train.report(metrics)
             return
         with tempfile.TemporaryDirectory(prefix="dray-model-") as directory:
             save(os.path.join(directory, self.filename))
-            report(metrics, Checkpoint(directory))
+            train.report(metrics, checkpoint=Checkpoint(directory))
 
     def _chosen(self, results: Results) -> Mapping[str, float]:
         found = results

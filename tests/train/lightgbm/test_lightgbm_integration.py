@@ -288,6 +288,26 @@ def test_a_callback_saves_the_model_of_each_training_that_stops_early(tmp_path: 
     assert len(result.best_checkpoints) == 2
 
 
+@pytest.mark.parametrize("engine_name", ["inline"], indirect=True)
+def test_callbacks_call_the_report_that_a_program_has_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = dray.train.report
+    monkeypatch.setattr(
+        "dray.train.report", lambda metrics, **more: report({"mine": len(metrics)}, **more)
+    )
+
+    def train() -> None:
+        data = lightgbm.Dataset(np.arange(99.0)[:, None], np.arange(99.0))
+        quiet = {"verbosity": -1, "num_threads": 1}
+        callback = RayTrainReportCallback(frequency=2, checkpoint_at_end=False)
+        lightgbm.train(quiet, data, 2, valid_sets=[data], callbacks=[callback])
+
+    result = LightGBMTrainer(train, run_config=RunConfig(storage_path=tmp_path)).fit()
+    assert result.metrics == {"mine": 1}
+    assert result.checkpoint is not None
+
+
 def test_checkpoint_holds_a_model(tmp_path: Path) -> None:
     rows = np.arange(99.0)
     data = lightgbm.Dataset(rows[:, None], rows)

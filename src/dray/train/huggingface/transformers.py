@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from dray import train  # for the report() that is there when it is called
 from dray.checks import require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError, StorageError
 from dray.train import collective
 from dray.train.checkpoint import Checkpoint
-from dray.train.context import get_context, report
+from dray.train.context import get_context
 from dray.train.datasets import is_of_shard
 from dray.train.reported import CheckpointUploadMode
 from dray.train.worker.current_session import current_session
@@ -51,7 +52,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):
         name = current_session("RayTrainReportCallback").name_to_upload()
         collective.barrier()  # every rank writes a file or two of its own into the folder
         if get_context().get_world_rank() != 0:
-            report(metrics)
+            train.report(metrics)
             return
         saved = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         keep = saved == state.best_model_checkpoint or args.push_to_hub
@@ -63,9 +64,9 @@ class RayTrainReportCallback(transformers.TrainerCallback):
         with StorageError.instead(f"{saved} cannot be brought into the run's directory"):
             os.makedirs(directory)
             bring(saved, os.path.join(directory, self.CHECKPOINT_NAME))
-        report(
+        train.report(
             metrics,
-            Checkpoint.from_directory(directory),
+            checkpoint=Checkpoint.from_directory(directory),
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )
 
@@ -73,7 +74,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):
         """Report a folder that lies here, of a run that does not."""
         with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as directory:
             os.symlink(os.path.abspath(saved), os.path.join(directory, self.CHECKPOINT_NAME))
-            report(metrics, Checkpoint.from_directory(directory))
+            train.report(metrics, checkpoint=Checkpoint.from_directory(directory))
         if not keep:
             shutil.rmtree(saved, ignore_errors=True)
 

@@ -7,10 +7,11 @@ import shutil
 import tempfile
 from typing import Any
 
+from dray import train  # for the report() that is there when it is called
 from dray.checks import is_whole
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
-from dray.train.context import get_context, report
+from dray.train.context import get_context
 from dray.train.lightning.package import load_lightning
 from dray.train.reported import CheckpointUploadMode
 from dray.train.validation import ValidationTaskConfig
@@ -115,11 +116,11 @@ class RayTrainReportCallback(_Callback):
         else:
             writes = context.get_local_rank() == 0 and os.path.isdir(directory)
         if not writes:
-            report(metrics)
+            train.report(metrics)
             return
-        report(
+        train.report(
             metrics,
-            Checkpoint.from_directory(directory),
+            checkpoint=Checkpoint.from_directory(directory),
             checkpoint_upload_mode=mode,
             validation=self._validation,
         )

@@ -7,12 +7,13 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from dray import train  # for the report() that is there when it is called
 from dray.checks import plain, require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.chosen_metrics import chosen, names_of
-from dray.train.context import checkpoint_dir, get_context, report
+from dray.train.context import checkpoint_dir, get_context
 from dray.train.tensorflow.checkpoint import MODEL, TensorflowCheckpoint
 
 __all__ = ["DrayReportCheckpointCallback", "ReportCheckpointCallback"]
@@ -83,18 +84,18 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
         found = [value for value in (*given, *named.values()) if isinstance(value, Mapping)]
         metrics = self._chosen(found[0] if found else {})
         if event not in self._saves:
-            report(metrics)
+            train.report(metrics)
         elif get_context().get_world_rank() == 0:
             with checkpoint_dir() as path:
                 self._save(path)
                 checkpoint = Checkpoint(path)
                 numbers = {"epoch": given[0]} if event == "epoch_end" else {}
                 checkpoint.set_metadata({TensorflowCheckpoint.MODEL_FILENAME_KEY: MODEL, **numbers})
-                report(metrics, checkpoint)
+                train.report(metrics, checkpoint=checkpoint)
         else:
             with tempfile.TemporaryDirectory(prefix="dray-model-") as path:
                 self._save(path)  # on every rank: a variable may be the mean over all of them
-            report(metrics)
+            train.report(metrics)
 
     def _save(self, directory: str) -> None:
         self.model.save(os.path.join(directory, MODEL))
