@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import errno
+import fcntl
 import functools
 import json
 import os
 import resource
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -51,6 +54,36 @@ def report_from(source: Path) -> None:
     source.mkdir()
     (source / "weights").write_text("weights")
     dray.train.report({}, checkpoint=Checkpoint(source))
+
+
+def test_a_file_system_may_lack_locks_permissions_and_flushes_of_directories(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Lustre without `flock`, Windows' disks in WSL, and shared folders of VirtualBox."""
+
+    def refusing(number: int) -> Any:
+        def refuse(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return refuse
+
+    def lack(setattr: Any) -> None:
+        flush, refuse = os.fsync, refusing(errno.EINVAL)
+        setattr(fcntl, "flock", refusing(errno.ENOSYS))
+        setattr(os, "fchmod", refusing(errno.EPERM))
+        setattr(
+            os, "fsync", lambda fd: (refuse if stat.S_ISDIR(os.fstat(fd).st_mode) else flush)(fd)
+        )
+
+    def train() -> None:
+        lack(builtins.setattr)
+        report_from(storage / "made")
+
+    lack(monkeypatch.setattr)
+    with pytest.warns(UserWarning, match="has no locks .Function not implemented.: nothing keeps"):
+        found = fit(train, storage).checkpoint
+    assert found is not None
+    assert (Path(found.path) / "weights").read_text() == "weights"
 
 
 # Lines cut short.

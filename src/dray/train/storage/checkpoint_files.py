@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ _THREADS = 8
 _CHUNK = 32
 # A file of so many bytes is worth a thread to flush it while it is read.
 _LARGE = 16 << 20
+# Errors of fsync where directories have none, as those that a virtual machine shares with its host.
+_NO_FLUSH = {errno.EINVAL, errno.EOPNOTSUPP}
 _OTHER_KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -236,5 +239,8 @@ def sync_directory(path: Path) -> None:
         return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
     finally:
         os.close(descriptor)

@@ -20,6 +20,8 @@ _KEEP_SIZE = 1
 _ZEROS = memoryview(bytes(CHUNK))
 # Errors of copy_file_range where it cannot: of two file systems, of old kernels, of special files.
 _NOT_BY_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
+# Errors of fchmod where a file system has no permissions (FAT, SMB, Windows' disks in WSL).
+_NO_PERMISSIONS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,11 @@ def copy_file(
         else:
             digest = new_digest() if care.checksums else None
             found = _Copy(origin, copy, known.st_size, digest).run()
-        os.fchmod(copy, known.st_mode & 0o777)
+        try:
+            os.fchmod(copy, known.st_mode & 0o777)
+        except OSError as error:
+            if error.errno not in _NO_PERMISSIONS:
+                raise
     return found
 
 

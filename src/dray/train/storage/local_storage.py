@@ -7,6 +7,7 @@ then it is renamed. What is to be deleted gets another name first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -31,6 +32,8 @@ _DELETED = ".deleted-"
 _SHORT = 4 << 20
 # Of a line that is read from the end of a longer one.
 _LONGEST_LINE = 64 << 10
+# Errors of flock where a file system has no locks, as Lustre and NFS may be mounted.
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 class LocalStorage(Storage[Path]):
@@ -73,6 +76,13 @@ class LocalStorage(Storage[Path]):
                     f"another fit() is at the run {self.path} now, here or elsewhere; give this "
                     "one another RunConfig(name=...), or wait for that one to end"
                 ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                self._warn_once(
+                    f"the file system of {self.path} has no locks ({error.strerror}): nothing "
+                    "keeps another fit() from this run at the same time"
+                )
 
     def token(self) -> str | None:
         try:
