@@ -52,9 +52,7 @@ class _Channel(Generic[T]):
             raise self._error
 
 
-def read_ahead(
-    items: Iterable[T], number: int, waited: Callable[[float], object] = lambda _: None
-) -> Iterator[T]:
+def read_ahead(items: Iterable[T], number: int, waited: Callable[[float], object]) -> Iterator[T]:
     """Yield items, so many of which are made ahead in a thread; with 0 in this one.
 
     Args:

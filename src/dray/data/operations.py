@@ -175,9 +175,9 @@ class MapBatches(FunctionOperation):
         copied: Whether it gets arrays that it may write to.
     """
 
-    batch_size: int | None = None
-    batch_format: str = "default"
-    copied: bool = False
+    batch_size: int | None
+    batch_format: str
+    copied: bool
     keeps_rows: bool | None = field(default=None, init=False)
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:

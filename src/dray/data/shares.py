@@ -36,7 +36,7 @@ class Batching:
         ConfigError: One is malformed.
     """
 
-    size: int | None = 256
+    size: int | None
     ahead: int = 1
     drop_last: bool = False
     window: int | None = None

@@ -36,10 +36,10 @@ class Shortfall:
     remedy: str
     asked: Mapping[str, float]
     available: Mapping[str, float]
-    accelerator: str = ""
-    on_this_machine: bool = False
-    several: bool = False
-    proposed: Mapping[str, float] | None = None
+    accelerator: str
+    on_this_machine: bool
+    several: bool
+    proposed: Mapping[str, float] | None
 
     def sentence(self, advice: str = "") -> str:
         """Return all of it in words.

@@ -10,7 +10,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dray import train  # for the report() that is there when it is called
@@ -202,9 +202,9 @@ class OlderForm:
 
     label_column: str
     params: Mapping[str, Any]
-    num_boost_round: int = 10
-    datasets: Sequence[str] = (TRAIN_DATASET_KEY,)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    num_boost_round: int
+    datasets: Sequence[str]
+    options: Mapping[str, Any]
 
     def rows(self, name: str) -> tuple[Any, Any]:
         """Return this rank's share of a dataset: a DataFrame, and the labels.

@@ -27,10 +27,10 @@ class ToJax:
         paddings: Value that fills it, or column -> value (0 for a column that is not there).
     """
 
-    dtypes: Any = None
-    collate_fn: Callable[[Any], Any] | None = None
-    rows: int | None = None
-    paddings: Any = None
+    dtypes: Any
+    collate_fn: Callable[[Any], Any] | None
+    rows: int | None
+    paddings: Any
 
     def __call__(self, batch: Batch) -> Any:
         """Return a batch's arrays: a dict by column, or what `collate_fn` makes.

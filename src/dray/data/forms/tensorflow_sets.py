@@ -12,7 +12,7 @@ from dray.data.forms.names import check_column
 from dray.data.forms.tensors import stacked
 
 
-def to_tf_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
+def to_tf_tensors(batch: Batch, dtypes: Any) -> dict[str, Any]:
     """Return a dict of NumPy arrays as tensors of TensorFlow.
 
     Args:

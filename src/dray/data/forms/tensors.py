@@ -19,7 +19,7 @@ Dtypes: TypeAlias = "torch.dtype | Mapping[str, torch.dtype] | None"
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
 
-def to_tensors(batch: Arrays, dtypes: Dtypes = None) -> Tensors:
+def to_tensors(batch: Arrays, dtypes: Dtypes) -> Tensors:
     """Return a dict of NumPy arrays as tensors.
 
     Args:
@@ -32,7 +32,7 @@ def to_tensors(batch: Arrays, dtypes: Dtypes = None) -> Tensors:
     return {name: _tensor(name, array, kinds.get(name)) for name, array in batch.items()}
 
 
-def tensor_batches(run: Run, dtypes: Dtypes = None) -> Iterator[Tensors]:
+def tensor_batches(run: Run, dtypes: Dtypes) -> Iterator[Tensors]:
     """Yield batches of tensors, which are views of tensors of all rows where these are alike.
 
     Args:

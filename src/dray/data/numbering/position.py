@@ -128,7 +128,7 @@ class Bookmark:
             reads through is ahead of it.
     """
 
-    def __init__(self, positions: Sequence[Position] = (), rows: int | None = None) -> None:
+    def __init__(self, positions: Sequence[Position], rows: int | None) -> None:
         self.position = resumed(positions) if positions else Position()
         self.rows = rows
         self.resumes = bool(positions)

@@ -59,11 +59,11 @@ class Reading:
         expand_json: Whether the fields of a JSON object become columns.
     """
 
-    decoder: Coding = True
-    fileselect: Names = None
-    filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None
-    suffixes: Names = None
-    expand_json: bool = False
+    decoder: Coding
+    fileselect: Names
+    filerename: Callable[[str], str] | Sequence[Callable[[str], str]] | None
+    suffixes: Names
+    expand_json: bool
 
     def samples(self, file: pa.NativeFile, path: str) -> Iterator[Row]:
         """Yield the samples of an archive, decoded."""

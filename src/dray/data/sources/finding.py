@@ -31,9 +31,9 @@ _DAMAGED = (
 def find_files(
     paths: Paths,
     endings: Sequence[str],
-    filesystem: Filesystem = None,
-    passing: Passing | None = None,
-    ignore_missing: bool = False,
+    filesystem: Filesystem,
+    passing: Passing | None,
+    ignore_missing: bool,
 ) -> tuple[list[str], Filesystem]:
     """Return the files that paths mean, and the filesystem of Arrow that they are on.
 
@@ -102,11 +102,7 @@ def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) ->
 
 
 def _remote_files(
-    names: Sequence[str],
-    endings: Sequence[str],
-    filesystem: Filesystem,
-    *,
-    ignore_missing: bool = False,
+    names: Sequence[str], endings: Sequence[str], filesystem: Filesystem, *, ignore_missing: bool
 ) -> tuple[list[str], Filesystem]:
     require("fsspec", "fsspec")
     import fsspec

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 def unified(
     files: Sequence[str],
     ends: Sequence[pq.FileMetaData],
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | None,
     *,
-    allow_pickle: bool = False,
+    allow_pickle: bool,
 ) -> pa.Schema:
     """Return a schema with the columns of all files, each of a type that holds its values.
 

@@ -62,7 +62,7 @@ class Place:
     filesystem: Filesystem
     directory: str
     token: str
-    filenames: FilenameProvider | None = None
+    filenames: FilenameProvider | None
     names: set[str] = field(default_factory=set)
 
     def file(self, number: int, ending: str, *, of_row: bool = False) -> str:
@@ -123,9 +123,9 @@ class Target:
     """
 
     path: str
-    mode: SaveMode | str = SaveMode.APPEND
-    filesystem: Filesystem | None = None
-    filenames: FilenameProvider | None = None
+    mode: SaveMode | str
+    filesystem: Filesystem | None
+    filenames: FilenameProvider | None
 
     def __post_init__(self) -> None:
         mode_of(self.mode)

@@ -50,7 +50,7 @@ def write_files(
     target: Target,
     ending: str,
     write: Writer,
-    rows: int | None = None,
+    rows: int | None,
     *,
     joined: bool = True,
 ) -> None:

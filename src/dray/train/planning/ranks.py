@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
@@ -24,7 +24,7 @@ class WorkerPlacement:
     """
 
     node: Node
-    devices: Devices = field(default_factory=dict)
+    devices: Devices
 
     @property
     def slice_name(self) -> str:

@@ -14,7 +14,6 @@ from dray.errors import text_of
 from dray.scheduling.requests import Node
 from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.worker.run_messages import Assignment
-from dray.user_warnings import warn_user
 
 
 @dataclass(eq=False)
@@ -77,11 +76,7 @@ class WorkerGroup:
         collectives: Backend of the collectives, such as "gloo", once it is known.
     """
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerState],
-        warn: Callable[[str], object] = warn_user,
-    ) -> None:
+    def __init__(self, workers: Sequence[WorkerState], warn: Callable[[str], object]) -> None:
         self.workers = list(workers)
         self.warn = warn
         self.collectives = ""

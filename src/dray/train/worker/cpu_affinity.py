@@ -12,9 +12,7 @@ from dray import host
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def threads_per_worker(
-    cores: int, local_world_size: int, cpus: float | None = None, own: int = 0
-) -> int:
+def threads_per_worker(cores: int, local_world_size: int, cpus: float | None, own: int = 0) -> int:
     """Return how many threads a worker computes with.
 
     Args:
