@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     import torch
 
 _lightning = load_lightning()
-_Environment: Any = load_lightning("plugins.environments").LightningEnvironment
-_strategies = load_lightning("strategies")
-_DDP: Any = _strategies.DDPStrategy
-_FSDP: Any = _strategies.FSDPStrategy
-_DeepSpeed: Any = _strategies.DeepSpeedStrategy
+_environments: Any = load_lightning("plugins.environments")
+_strategies: Any = load_lightning("strategies")
 
 
-class RayLightningEnvironment(_Environment):
+class RayLightningEnvironment(_environments.LightningEnvironment):
     """The environment of a Lightning process: the ranks of the run. It starts no processes.
 
     Example:
@@ -99,15 +96,15 @@ class _OfRun:
         return super().process_dataloader(dataloader)  # type: ignore[misc]
 
 
-class RayDDPStrategy(_OfRun, _DDP):
+class RayDDPStrategy(_OfRun, _strategies.DDPStrategy):
     """Replicates the model on all workers; takes the options of Lightning's DDPStrategy."""
 
 
-class RayFSDPStrategy(_OfRun, _FSDP):
+class RayFSDPStrategy(_OfRun, _strategies.FSDPStrategy):
     """Shards the model over all workers; takes the options of Lightning's FSDPStrategy."""
 
 
-class RayDeepSpeedStrategy(_OfRun, _DeepSpeed):
+class RayDeepSpeedStrategy(_OfRun, _strategies.DeepSpeedStrategy):
     """Trains by DeepSpeed; takes the options of Lightning's DeepSpeedStrategy.
 
     Raises:
