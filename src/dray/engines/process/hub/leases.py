@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from dray.engines.process.hub.hub import Hub
@@ -13,23 +14,17 @@ from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.requests import Node, Request, Reservation
 
 
+@dataclass(eq=False)
 class LeasedReservation(Reservation):
     """Bundles of a ledger that another process has."""
 
-    def __init__(
-        self,
-        nodes: list[Node],
-        devices: list[dict[str, tuple[str, ...]]],
-        bundles: list[dict[str, float]],
-        give_back: Callable[[], None],
-    ) -> None:
-        self.nodes = nodes
-        self.devices = devices
-        self.bundles = bundles
-        self._give_back: Callable[[], None] | None = give_back
+    nodes: list[Node]
+    devices: list[dict[str, tuple[str, ...]]]
+    bundles: list[dict[str, float]]
+    give_back: Callable[[], None] | None
 
     def release(self) -> None:
-        give_back, self._give_back = self._give_back, None
+        give_back, self.give_back = self.give_back, None
         if give_back is not None:
             give_back()
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from dray.engines.process.hub.records import SchedulingClass, Task, WorkerProcess
 from dray.engines.rpc import wire
@@ -31,23 +32,18 @@ _MOST = 16
 _PART = 8
 
 
+@dataclass(eq=False)
 class Lookahead:
     """Sends tasks ahead, and recalls them.
 
-    Args:
+    Attributes:
         messages_of: Returns what tells a worker of a task.
         tell: Has a worker hear something while it works.
     """
 
-    def __init__(
-        self,
-        messages_of: Callable[[Task, WorkerProcess, Message], list[Message]],
-        send: Callable[[WorkerProcess, bytes], None],
-        tell: Callable[[WorkerProcess, int], None],
-    ) -> None:
-        self._messages_of = messages_of
-        self._send = send
-        self._tell = tell
+    messages_of: Callable[[Task, WorkerProcess, Message], list[Message]]
+    send: Callable[[WorkerProcess, bytes], None]
+    tell: Callable[[WorkerProcess, int], None]
 
     def began(self, task: Task, worker: WorkerProcess, now: float) -> None:
         """Take note that a worker is at a task, as far as is known here."""
@@ -85,11 +81,11 @@ class Lookahead:
                 continue
             self.dispatched(after, worker)
             ahead.append(after)
-            messages += self._messages_of(after, worker, ("run", None))
+            messages += self.messages_of(after, worker, ("run", None))
             room -= 1
         if messages:
             shape.followed.add(worker)
-            self._send(worker, encode(messages))
+            self.send(worker, encode(messages))
 
     def is_ahead(self, task: Task) -> bool:
         """Return whether a task was sent ahead, and the one before it is not known to be done."""
@@ -99,7 +95,7 @@ class Lookahead:
         """Ask for tasks that were sent ahead; `Tasks.on_recalled` hears what becomes of each."""
         for task in tasks:
             assert task.worker is not None
-            self._tell(task.worker, wire.RECALLED | task.dispatch)
+            self.tell(task.worker, wire.RECALLED | task.dispatch)
 
     def recall_all(self, worker: WorkerProcess) -> None:
         if worker.shape is not None and worker in worker.shape.followed:

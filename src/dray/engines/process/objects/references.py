@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
@@ -343,20 +344,14 @@ def _arrived_weak_actor(number: int, class_name: str, methods: Mapping[str, Any]
     return WeakActor(runtime, _unmarked(runtime, number), class_name, methods)
 
 
+@dataclass(eq=False)
 class ProcessGroup(Group):
     """A placement group of a session; it lives until it is removed."""
 
-    def __init__(
-        self,
-        runtime: ReferenceRuntime,
-        number: int,
-        bundles: Sequence[Mapping[str, float]],
-        ready: ProcessRef | None,
-    ) -> None:
-        self.runtime = runtime
-        self.number = number
-        self.bundles = bundles
-        self._ready: ObjectRef | None = ready
+    runtime: ReferenceRuntime
+    number: int
+    bundles: Sequence[Mapping[str, float]]
+    _ready: ObjectRef | None
 
     @property
     def group_id(self) -> str:

@@ -30,12 +30,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from dray.engines.process.objects.shared_memory import Allocator, Arena, SpillFile, round_up
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, Stored, failed
 from dray.errors import ObjectLostError, ObjectStoreFullError
 
 
+@dataclass(eq=False, slots=True)
 class ObjectEntry:
     """An object.
 
@@ -46,16 +48,14 @@ class ObjectEntry:
         waiting: Called when the value is there.
     """
 
-    __slots__ = ("holds", "nested", "on_unused", "payload", "waiting")
-
-    def __init__(self) -> None:
-        self.payload: Payload | None = None
-        self.holds = 0
-        self.nested: Sequence[int] = ()
-        self.waiting: list[Callable[[int], None]] | None = None
-        self.on_unused: Callable[[], None] | None = None
+    payload: Payload | None = None
+    holds: int = 0
+    nested: Sequence[int] = ()
+    waiting: list[Callable[[int], None]] | None = None
+    on_unused: Callable[[], None] | None = None
 
 
+@dataclass(eq=False, slots=True)
 class Region:
     """A part of shared memory.
 
@@ -65,13 +65,10 @@ class Region:
         owner: The object that lies in it; None before it is written, and once that is unused.
     """
 
-    __slots__ = ("length", "offset", "owner", "pins")
-
-    def __init__(self, offset: int, length: int) -> None:
-        self.offset = offset
-        self.length = length
-        self.pins = 0
-        self.owner: int | None = None
+    offset: int
+    length: int
+    pins: int = 0
+    owner: int | None = None
 
 
 class Store:
@@ -105,14 +102,12 @@ class Store:
         """Return an object, even if it is one that is gone."""
         entry = self._entries.get(number)
         if entry is None:
-            entry = ObjectEntry()
-            entry.payload = failed(
-                ObjectLostError(
-                    "the object is gone: its last reference died before this one was used, or it "
-                    "is of another session; keep a reference to it, or hand it on inside an "
-                    "argument or a value"
-                )
+            error = ObjectLostError(
+                "the object is gone: its last reference died before this one was used, or it is of "
+                "another session; keep a reference to it, or hand it on inside an argument or a "
+                "value"
             )
+            return ObjectEntry(failed(error))
         return entry
 
     def exists(self, number: int) -> bool:
