@@ -229,7 +229,7 @@ class ActorClass:
     @cached_property
     def _init(self) -> Signature:
         kind: Any = self._kind
-        init = kind.__init__ if kind.__init__ is not object.__init__ else _no_arguments
+        init = kind.__init__ if kind.__init__ is not object.__init__ else lambda self: None
         return Signature(init, kind.__qualname__, skip_first=True)
 
     @cached_property
@@ -299,10 +299,6 @@ def _unpickled(kind: type, given: Mapping[str, object]) -> ActorClass:
     found = ActorClass.__new__(ActorClass)
     found._hold(kind, given, Origin())
     return found
-
-
-def _no_arguments(self: object) -> None:
-    return None
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:

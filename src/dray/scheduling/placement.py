@@ -183,10 +183,6 @@ def _place_one(
     return next((index for index in fitting if not is_wasteful(index)), first)
 
 
-def _cpus(capacity: Capacity) -> int:
-    return capacity.quantities.get("CPU", 0)
-
-
 class _Kind(NamedTuple):
     """Bundles that want the same, of the same nodes, by their places in the demand."""
 
@@ -328,7 +324,7 @@ class _PartialPlacement:
     def order_key(self, index: int) -> tuple[int, int, int]:
         """Return what is smaller for a node whose turn is earlier."""
         if self.spread:
-            return self.used[index], -_cpus(self.capacities[index]), index
+            return self.used[index], -self.capacities[index].quantities.get("CPU", 0), index
         return -self.used[index], 0, index
 
     def in_order(self, nodes: frozenset[int]) -> list[int]:

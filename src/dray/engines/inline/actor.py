@@ -10,7 +10,7 @@ import uuid
 import weakref
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from dray.engines.inline.execution import Gate, Host, Work, begin, perform, submit
@@ -107,33 +107,26 @@ class InlineGroup(Pickled, Group):
         return GroupRemovedError(f"{self.title} was removed")
 
 
+@dataclass(eq=False, repr=False)
 class InlineObject(Pickled, Host, ActorBackend):
     """An actor in this process; it ends with the last handle.
 
-    Args:
+    Attributes:
         forgotten: Takes what it holds when nobody has a handle any more.
     """
 
-    def __init__(
-        self,
-        cls: type,
-        options: ActorOptions,
-        arguments: Stored,
-        home: ExecutionContext,
-        runtime_env: RuntimeEnv,
-        held: Reservation | None,
-        forgotten: deque[Reservation],
-    ) -> None:
+    cls: Any
+    options: ActorOptions
+    arguments: Stored
+    home: ExecutionContext
+    runtime_env: RuntimeEnv
+    held: Reservation | None
+    forgotten: deque[Reservation]
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.class_name = options.class_name
-        self.methods = options.methods
-        self.options = options
-        self._cls: Any = cls
-        self._arguments = arguments
-        self._here = replace(home, actor_id=self.key, actor_name=options.name)
-        self._runtime_env = runtime_env
-        self._held = held
-        self._forgotten = forgotten
+        self.class_name = self.options.class_name
+        self.methods = self.options.methods
         self._restarts = 0
         self._exiting = False
         self._object: Any = None
@@ -146,7 +139,7 @@ class InlineObject(Pickled, Host, ActorBackend):
 
     def _make(self) -> None:
         """Make the object; if that fails, the actor is gone and its calls say why."""
-        options, cls = self.options, self._cls
+        options, cls = self.options, self.cls
         self.renew(self._new_loop() if options.is_async else None)
         self._gates: dict[str | None, Gate] = {}
         if options.is_async:
@@ -162,7 +155,7 @@ class InlineObject(Pickled, Host, ActorBackend):
 
         work = self._work("__init__", f"__init__ of actor {self.class_name}")
         work.find = lambda: make_async if options.is_async else make
-        [done] = begin(work, perform(work, self._arguments))
+        [done] = begin(work, perform(work, self.arguments))
         error = done.outcome.exception()
         # One that has exited may have been made again meanwhile, or have ended.
         if error is not None and self.gone is None and self._object is None:
@@ -186,13 +179,15 @@ class InlineObject(Pickled, Host, ActorBackend):
             find=lambda: method_of(self._object, name),
             host=self,
             here=replace(
-                self._here,
+                self.home,
+                actor_id=self.key,
+                actor_name=self.options.name,
                 task_id=uuid.uuid4().hex,
                 task_name=f"{self.class_name.rpartition('.')[2]}.{name}",
                 task_function=f"{self.class_name}.{name}",
                 was_restarted=self._restarts > 0,
             ),
-            runtime_env=self._runtime_env,
+            runtime_env=self.runtime_env,
         )
 
     def bind(self, method: str, options: CallOptions) -> Submit:
@@ -267,8 +262,8 @@ class InlineObject(Pickled, Host, ActorBackend):
         self.gone.__cause__ = cause
         self._object = None
         self.renew()
-        if self._held is not None:
-            self._held.release()
+        if self.held is not None:
+            self.held.release()
 
     def restart(self, why: str = "it was killed") -> None:
         """End it and make it again, if it may be; else end it for good."""
@@ -286,7 +281,7 @@ class InlineObject(Pickled, Host, ActorBackend):
             name=self.options.name,
             state="alive",
             pid=os.getpid(),
-            node_id=self._here.node_id,
+            node_id=self.home.node_id,
             resources=dict(self.options.resources),
             calls_running=sum(not outcome.done() for outcome in self._pending),
         )
@@ -294,7 +289,7 @@ class InlineObject(Pickled, Host, ActorBackend):
     def __del__(self) -> None:
         """End with the last handle; the garbage collector may be amid the ledger: take no lock."""
         if getattr(self, "gone", True) is None:
-            if self._held is not None:
-                self._forgotten.append(self._held)
+            if self.held is not None:
+                self.forgotten.append(self.held)
             if self.loop is not None:
                 self.loop.stop()
