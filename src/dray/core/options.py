@@ -58,6 +58,8 @@ CALL = (
     *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
     *(_BACK_PRESSURE, "enable_task_events"),
 )
+# So many calls of an async actor run at a time, if nothing else is said.
+_ASYNC_CONCURRENCY = 1000
 # No option that counts something goes beyond it; Ray's are numbers of 32 bits.
 _MOST = 2**31 - 1
 # Their name in messages, and in the table of absent names.
@@ -154,11 +156,11 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
         streams = {"num_returns": "streaming"} if _is_generator(member) else {}
         methods[method] = {**streams, **getattr(member, "__dray_method__", {})}
     _check_groups(groups, methods)
-    concurrency = _count(given, "max_concurrency", None, least=1)
     is_async = any(
         inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
         for _, member in inspect.getmembers(kind, inspect.isfunction)
     )
+    concurrency = _count(given, "max_concurrency", _ASYNC_CONCURRENCY if is_async else 1, least=1)
     return ActorOptions(
         class_name=own_name(kind),
         resources=held,
@@ -175,7 +177,7 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
         concurrency_groups=dict(groups),
         methods=methods,
         is_async=is_async,
-        in_order=not (is_async or groups or (concurrency or 1) > 1 or given.get(_ANY_ORDER)),
+        in_order=not (is_async or groups or concurrency > 1 or given.get(_ANY_ORDER)),
         **_place(given),
         given=dict(given),
         origin=origin,

@@ -137,7 +137,7 @@ class ActorOptions(WorkOptions):
         detached: Whether it outlives its driver.
         max_restarts: Number of restarts when its process dies; -1 is without limit.
         max_task_retries: Number of retries of its calls when its process dies; -1 is without limit.
-        max_concurrency: Number of calls at a time; None is 1, or 1000 for async actors.
+        max_concurrency: Number of calls at a time.
         max_pending_calls: Number of calls of one process that may wait; -1 is without limit.
         concurrency_groups: Name of a group of methods to how many of them run at a time.
         methods: Method name to the options that `dray.method` gave it.
@@ -152,7 +152,7 @@ class ActorOptions(WorkOptions):
     detached: bool = False
     max_restarts: int = 0
     max_task_retries: int = 0
-    max_concurrency: int | None = None
+    max_concurrency: int = 1
     max_pending_calls: int = -1
     concurrency_groups: Mapping[str, int] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -45,8 +45,6 @@ from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Reservation
 from dray.status import ActorStatus
 
-ASYNC_CONCURRENCY = 1000  # how many calls of an async actor run at a time, if nothing else is said
-
 
 class ExitActor(SystemExit):
     """Raised by `exit_actor`."""
@@ -143,7 +141,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         self.renew(self._new_loop() if options.is_async else None)
         self._gates: dict[str | None, Gate] = {}
         if options.is_async:
-            self._gates[None] = asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)
+            self._gates[None] = asyncio.Semaphore(options.max_concurrency)
             for name, limit in options.concurrency_groups.items():
                 self._gates[name] = asyncio.Semaphore(limit)
 

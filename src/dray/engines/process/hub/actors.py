@@ -82,7 +82,7 @@ class Actors(CallListener):
         actor.in_order = options["in_order"]
         actor.most_ahead = max(
             _AHEAD,
-            2 * (options["max_concurrency"] or 0),
+            2 * options["max_concurrency"],
             _ASYNC_AHEAD if options["is_async"] else 0,
         )
         task.actor = actor

@@ -30,7 +30,7 @@ Grant = tuple[Mapping[str, Sequence[str]], Mapping[str, str | None]]
 # Of an actor: its name, whether it was made before, its concurrency, that of its groups, whether it
 # is async, the group of each method, and its accelerators.
 MakeDetails = tuple[
-    str | None, bool, int | None, dict[str, int], bool, dict[str, Mapping[str, Any]], Grant | None
+    str | None, bool, int, dict[str, int], bool, dict[str, Mapping[str, Any]], Grant | None
 ]
 # An actor or a group, as a process that has looked for it makes a handle: its number, its class or
 # its bundles, and the options of the actor's methods, or the object that is there when it is.

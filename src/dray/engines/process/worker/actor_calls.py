@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from dray.engines.process.hub.records import MakeDetails
 
 _DEFAULT = ""
-_ASYNC_CONCURRENCY = 1000
 _INTERRUPTED = 128 + signal.SIGINT  # what shells say of it
 
 
@@ -70,10 +69,10 @@ class ActorCalls:
         self._plain_streams: ThreadPoolExecutor | None = None
         self._sizes = sizes = {_DEFAULT: concurrency, **groups}
         if is_async:
-            self._start_loops({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
-        elif groups or (concurrency or 1) > 1:
+            self._start_loops(sizes)
+        elif groups or concurrency > 1:
             self._pools = {
-                name: ThreadPoolExecutor(size or 1, f"dray-{name or 'calls'}")
+                name: ThreadPoolExecutor(size, f"dray-{name or 'calls'}")
                 for name, size in sizes.items()
             }
 
