@@ -192,7 +192,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         retries = options.max_task_retries
         if retries is None:
             retries = self.options.max_task_retries
-        group = options.concurrency_group or self.methods[method].get("concurrency_group")
+        group = options.concurrency_group
         groups = self.options.concurrency_groups
         if group is not None and group not in groups:
             raise no_concurrency_group(f"actor {self.class_name}", group, groups)

@@ -53,12 +53,11 @@ class ActorCalls:
         around: Mapping[str, Any],
         details: MakeDetails,
     ) -> None:
-        _, _, concurrency, groups, is_async, methods, _ = details
+        _, _, concurrency, groups, is_async, *_ = details
         self._results = results
         self._leave = leave
         self._kind = kind
         self._around = around
-        self._methods = methods
         self._actor: Any = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._running_calls: set[int] = set()
@@ -140,11 +139,11 @@ class ActorCalls:
 
     def take(self, message: Message) -> bool:
         """Take a call that does not run on the main thread; return False for one that does."""
-        method, _, asked, *_ = message[6]
-        if asked and asked not in self._sizes:
-            self._refuse(message, asked)
+        _, _, asked, *_ = message[6]
+        group = asked or _DEFAULT
+        if group not in self._sizes:
+            self._refuse(message, group)
             return True
-        group = asked or self._methods.get(method, {}).get("concurrency_group") or _DEFAULT
         if self._loops:
             loop, semaphore = self._loops[group]
             loop.call_soon_threadsafe(self._begin_coroutine, message, semaphore)
