@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
@@ -18,6 +18,7 @@ from dray.engines.runtime import (
     CallOptions,
     Origin,
     Placement,
+    ReturnCount,
     TaskOptions,
     own_name,
 )
@@ -277,7 +278,7 @@ def _is_generator(function: object) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _num_returns(value: object) -> int | Literal["streaming", "dynamic"]:
+def _num_returns(value: object) -> ReturnCount:
     if value == "streaming" or value == "dynamic":
         return value
     if not is_whole(value, 0):

@@ -103,6 +103,10 @@ class WorkOptions:
     origin: Origin | None = field(default=None, compare=False)
 
 
+# Number of references that a call returns.
+ReturnCount = int | Literal["streaming", "dynamic"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions(WorkOptions):
     """Options of a remote function.
@@ -117,7 +121,7 @@ class TaskOptions(WorkOptions):
     """
 
     name: str
-    num_returns: int | Literal["streaming", "dynamic"] = 1
+    num_returns: ReturnCount = 1
     most_unread: int = 0
     max_calls: int = 0
     max_retries: int = 3
@@ -174,7 +178,7 @@ class CallOptions:
     """
 
     name: str
-    num_returns: int | Literal["streaming", "dynamic"] = 1
+    num_returns: ReturnCount = 1
     most_unread: int = 0
     concurrency_group: str | None = None
     max_task_retries: int | None = None

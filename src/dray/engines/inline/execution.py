@@ -22,7 +22,7 @@ from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
 from dray.engines.rpc.serialization import pack, pack_arguments
-from dray.engines.runtime import Args, ExecutionContext, Function, Kwargs, Returned
+from dray.engines.runtime import Args, ExecutionContext, Function, Kwargs, ReturnCount, Returned
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, TaskError, WorkerDiedError, raised_in_task
 
@@ -96,7 +96,7 @@ class Work:
     find: Callable[[], Function]
     host: Host
     here: ExecutionContext
-    num_returns: int | str = 1
+    num_returns: ReturnCount = 1
     retries: int = 0
     retry_on: bool | tuple[type[BaseException], ...] = False
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakSet
 
 import ray
@@ -23,7 +23,7 @@ from dray.engines.ray.errors import result_error
 from dray.engines.ray.waits import ends_with_session, hear_signals
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, Returned
+from dray.engines.runtime import OF_ENDED_SESSION, Args, Described, Kwargs, ReturnCount, Returned
 from dray.errors import ConfigError, DrayError, ObjectLostError
 
 
@@ -183,7 +183,7 @@ def ray_refs(refs: Sequence[Any]) -> list[Any]:
         ) from None
 
 
-def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any], Returned]:
+def wrapper(num_returns: ReturnCount) -> Callable[[Any], Returned]:
     """Return what makes dray's references of what a call of Ray's returned."""
     if num_returns == "streaming":
         return RayRefGenerator

@@ -41,6 +41,7 @@ from dray.engines.runtime import (
     GroupSpec,
     Kwargs,
     Placement,
+    ReturnCount,
     Returned,
     Submit,
     TaskOptions,
@@ -146,10 +147,9 @@ class ProcessRuntime(Values):
         return self._submit(("call", actor.number, details), options.num_returns, callee)
 
     def _submit(
-        self, head: Message, returns: int | str, callee: str, kind: FunctionRef | None = None
+        self, head: Message, count: ReturnCount, callee: str, kind: FunctionRef | None = None
     ) -> Submit:
         """Return what submits tasks or calls, and keeps their function."""
-        count = "stream" if returns == "streaming" else returns
         ids, tell = self._ids, self.teller(*head)
 
         @mark_shielded
@@ -169,7 +169,7 @@ class ProcessRuntime(Values):
                 raise serialization.error_of(refusal)
             if count == 1 or count == "dynamic":
                 return ProcessRef(self, number)
-            if count == "stream":
+            if count == "streaming":
                 return ProcessGenerator(self, number)
             return [ProcessRef(self, made) for made in numbers] if count else None
 

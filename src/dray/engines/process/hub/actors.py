@@ -12,7 +12,6 @@ from dray.engines.process.hub.records import (
     CallDetails,
     CallListener,
     Client,
-    Count,
     FoundActor,
     Task,
     WorkerProcess,
@@ -20,7 +19,7 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, failed, unmade
-from dray.engines.runtime import GROUP_REMOVED, actor_name_taken
+from dray.engines.runtime import GROUP_REMOVED, ReturnCount, actor_name_taken
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -195,7 +194,7 @@ class Actors(CallListener):
         payload: Payload,
         deps: Sequence[int],
         nested: Sequence[int],
-        returns: Count,
+        returns: ReturnCount,
         parent: int | None,
     ) -> Payload | None:
         actor = self.all.get(actor_number)
@@ -238,7 +237,7 @@ class Actors(CallListener):
                 "its actor's max_pending_calls; wait for some of them first"
             )
         )
-        if task.returns == "stream":  # which tells of it who reads it
+        if task.returns == "streaming":  # which tells of it who reads it
             self._tasks.table.accept(task)
             self._tasks.table.end(task, error)
             return error

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from dray.engines.rpc.framing import Inbox, Outbox
 from dray.engines.rpc.serialization import Payload, Result, Stored
-from dray.engines.runtime import GroupSpec
+from dray.engines.runtime import GroupSpec, ReturnCount
 from dray.errors import ActorDiedError, EngineError, InfeasibleError, WorkerDiedError
 from dray.scheduling.bundle_ledger import BundleLedger
 from dray.scheduling.ledger import Held, Ledger
@@ -21,7 +21,6 @@ from dray.scheduling.requests import Node, Reservation
 
 Room = tuple[Any, ...]  # the beginning of a payload: a place in memory or on the disk
 Item = tuple[int, int]  # a stream, and the index of one of its items
-Count = int | Literal["stream", "dynamic"]  # how many results a task has
 # A method, the call's name, its concurrency group, retries, retried exceptions, and how many items
 # a generator may be ahead of its reader.
 CallDetails = tuple[str, str, str | None, int | None, bool | bytes, int]
@@ -300,7 +299,7 @@ class Task:
         kind: Task, method or creation.
         deps: The objects that are awaited before it runs.
         nested: The objects that its arguments refer to.
-        returns: Number of results, or "stream".
+        returns: Number of results, or "streaming".
         depth: Number of tasks, each of the next, that may wait for it.
         unready: Number of `deps` that are not there yet.
         retries: Runs left after the first; -1 is without limit.
@@ -314,7 +313,7 @@ class Task:
     payload: Payload | None
     deps: Sequence[int]
     nested: Iterable[int]
-    returns: Count
+    returns: ReturnCount
     client: Client
     parent: int | None
     unready: int = 0

@@ -51,7 +51,7 @@ class TaskTable:
         """Take in a task or an actor's call; count what it has to wait for."""
         hub, store = self._hub, self._hub.store
         hub.own(task.client, task.results)
-        if task.returns == "stream":
+        if task.returns == "streaming":
             self._streams.begin(task)
         kind = task.kind
         if not kind.tasks:
@@ -124,7 +124,7 @@ class TaskTable:
     def _end_one(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         if task.over:
             return
-        if task.returns == "stream":
+        if task.returns == "streaming":
             self._streams.end_with(task, payload, nested)
         self.close(task)  # first: what depends on it must not find it waiting
         self._hub.fail(task.results, payload, nested)
@@ -161,7 +161,7 @@ class TaskTable:
             store.unpin(payload[1])
         elif type(payload) is tuple and payload[0] == SPILLED:
             store.free_disk(payload)
-        if task.returns == "stream":
+        if task.returns == "streaming":
             self._streams.end(task)
 
     def acknowledge_cancel(self, number: int) -> None:

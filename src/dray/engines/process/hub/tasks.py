@@ -41,7 +41,6 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.lookahead import LATE_S, Lookahead, later
 from dray.engines.process.hub.records import (
     Client,
-    Count,
     Grant,
     SchedulingClass,
     Task,
@@ -51,7 +50,7 @@ from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import Payload, Result, failed, in_place_of, is_error
-from dray.engines.runtime import NOT_BY_FORCE
+from dray.engines.runtime import NOT_BY_FORCE, ReturnCount
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -110,7 +109,7 @@ class Tasks:
         payload: Payload,
         deps: Sequence[int],
         nested: Sequence[int],
-        returns: Count,
+        returns: ReturnCount,
         parent: int | None,
     ) -> None:
         kind = self.kinds.all[key]

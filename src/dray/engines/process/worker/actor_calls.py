@@ -177,7 +177,7 @@ class ActorCalls:
             with ExitForkedChildren():
                 value = method_of(self._actor, method)(*args, **kwargs)
                 del args, kwargs
-                if returns == "stream":
+                if returns == "streaming":
                     stream = _PlainStream(results, message, iter(value))
                     while not stream.send_ahead():
                         results.keep_pace(number, stream.sent - 1, most_unread)
@@ -284,7 +284,7 @@ class ActorCalls:
                                 await self._keep_pace(number, index, most_unread)
                             index += 1
                         value = ()
-                    elif returns == "stream":
+                    elif returns == "streaming":
                         await self._send_plain(_PlainStream(results, message, iter(value)))
                         value = ()
                     if number in self._cancelled:  # whatever it has made of that

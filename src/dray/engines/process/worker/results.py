@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
@@ -15,10 +15,7 @@ from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, Packed, Payload, Result, Retried, pack_result
 from dray.engines.rpc.titled_output import TitledOutput
-from dray.engines.runtime import Args, Kwargs
-
-if TYPE_CHECKING:
-    from dray.engines.process.hub.records import Count
+from dray.engines.runtime import Args, Kwargs, ReturnCount
 
 
 class PartialResultsError(Exception):
@@ -81,7 +78,7 @@ class Results:
         return args, kwargs
 
     def pack_results(
-        self, value: Any, returns: Count, name: str, number: int, most_unread: int = 0
+        self, value: Any, returns: ReturnCount, name: str, number: int, most_unread: int = 0
     ) -> list[Result]:
         """Return the payloads of what a task or call has returned.
 
@@ -90,7 +87,7 @@ class Results:
         """
         if returns == 1 and not inspect.isgenerator(value):
             return [self._pack(value, name, number)]
-        if returns == "stream":
+        if returns == "streaming":
             for index, item in enumerate(value):
                 self.send_item(number, index, item, name)
                 self.keep_pace(number, index, most_unread)

@@ -26,11 +26,12 @@ from dray.engines.rpc import actor_host, lifeline, serialization, wire
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended
 from dray.engines.rpc.framing import Inbox, Message
 from dray.engines.rpc.serialization import Payload
+from dray.engines.runtime import ReturnCount
 from dray.errors import EngineError
 from dray.interrupts import LOST_S
 
 if TYPE_CHECKING:
-    from dray.engines.process.hub.records import Count, Grant
+    from dray.engines.process.hub.records import Grant
 
 
 class TaskWorker:
@@ -156,7 +157,7 @@ class TaskWorker:
         key: bytes,
         payload: Payload,
         deps: Sequence[Payload],
-        returns: Count,
+        returns: ReturnCount,
         details: Any,
     ) -> None:
         _, info = self._blobs[key]
@@ -202,7 +203,7 @@ class TaskWorker:
         key: bytes,
         payload: Payload,
         deps: Sequence[Payload],
-        returns: Count,
+        returns: ReturnCount,
         nothing: None,
     ) -> None:
         _, info = self._blobs[key]
