@@ -110,12 +110,14 @@ class Exists:
         >>> in_any_zone = NodeLabelSchedulingStrategy(hard={"zone": Exists()})
     """
 
+    _form = EXISTS
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
     def as_selector(self) -> str:
         """Return it as the value of a label selector."""
-        return EXISTS
+        return self._form
 
 
 class DoesNotExist(Exists):
@@ -126,9 +128,7 @@ class DoesNotExist(Exists):
         >>> in_no_zone = NodeLabelSchedulingStrategy(hard={"zone": DoesNotExist()})
     """
 
-    def as_selector(self) -> str:
-        """Return it as the value of a label selector."""
-        return f"!{EXISTS}"
+    _form = f"!{EXISTS}"
 
 
 @dataclass(frozen=True)

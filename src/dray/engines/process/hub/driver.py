@@ -66,7 +66,6 @@ class DriverRuntime(ProcessRuntime):
     Args:
         reader: The thread that waits for what workers print.
         cancel: Has one hear that its task or call of this number is cancelled.
-        variables: Returns the environment variables that limit a process to devices.
         stall_warning_s: After how long without a word from any worker work that waits in vain is
             told of; 0 is never.
     """

@@ -73,7 +73,6 @@ class Tasks:
 
     Args:
         tell_cancelled: Has a worker hear, while it works, what is cancelled.
-        variables: Returns the environment variables that limit a process to devices.
     """
 
     def __init__(

@@ -23,7 +23,6 @@ def run(inlet: int, fds: Sequence[int]) -> NoReturn:
     """Run a worker to its end.
 
     Args:
-        inlet: A socket to the fork server.
         fds: A socket for its work; then, for tasks, the shared memory and the disk's file, or for a
             training, a socket by which it uses its session, and the driver's doorbell.
     """

@@ -31,12 +31,7 @@ def limits_threads(fds: Sequence[int]) -> bool:
 
 
 def run(inlet: int, fds: Sequence[int]) -> NoReturn:
-    """Run a worker to its end.
-
-    Args:
-        inlet: A socket to the fork server.
-        fds: A connection to the driver.
-    """
+    """Run a worker to its end; `fds` has a connection to the driver alone."""
     (line,) = fds
     actor_host.run(Connection(line), learned_imports.teller(inlet), None)
 
