@@ -28,6 +28,7 @@ EXPECTED = {
         "NodeLabelSchedulingStrategy"
     ),
     "dray.util.queue": "Queue Empty Full",
+    "dray.util.dask": "disable_dask_on_ray enable_dask_on_ray ray_dask_get ray_dask_get_sync",
     "dray.util.joblib": "register_ray",
     "dray.testing": "FakeHost drain_node kill_node tpu_slice",
     "dray.accelerators": "Family Found families family_of",

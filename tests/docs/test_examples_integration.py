@@ -21,8 +21,8 @@ def _home(tmp_path: Path, process_engine: None) -> Iterator[None]:
 
 @pytest.mark.parametrize("file", [file for file in examples.files() if file not in examples.PURE])
 def test_examples_are_right(file: str) -> None:
-    for framework in ("torch", "jax", "xgboost", "lightgbm", "tensorflow"):
-        if f"/{framework}/" in file and importlib.util.find_spec(framework) is None:
+    for framework in ("torch", "jax", "xgboost", "lightgbm", "tensorflow", "dask"):
+        if f"/{framework}" in file and importlib.util.find_spec(framework) is None:
             pytest.skip(f"{framework} is not installed")
     for example in examples.examples(file):
         if examples.starts_session(example):

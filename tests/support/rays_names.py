@@ -129,6 +129,11 @@ EXPORTS = {
     "dray.util.annotations": "Deprecated DeveloperAPI PublicAPI",
     "dray.util.metrics": "Counter Histogram Gauge",
     "dray.util.multiprocessing": "Pool TimeoutError JoinableQueue",
+    "dray.util.dask": (
+        "ProgressBarCallback RayDaskCallback dataframe_optimize disable_dask_on_ray "
+        "enable_dask_on_ray local_ray_callbacks ray_dask_get ray_dask_get_sync ray_dask_persist "
+        "unpack_ray_callbacks"
+    ),
     "dray.util.joblib": "register_ray",
     "dray.experimental.tqdm_ray": "tqdm safe_print",
     "dray.data.expressions": (

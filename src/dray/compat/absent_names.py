@@ -151,7 +151,6 @@ _UTIL: dict[str, str | Absent] = {
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
     **_each("client client_connect connect", _ON_A_NODE),
     "disconnect": "call dray.shutdown()",
-    "dask": "use dask.distributed, or submit the work as tasks",
     **_each(
         "debugpy ray_debugpy pdb rpdb",
         "dray.init(engine='inline') runs everything in this process, where pdb works",
@@ -171,6 +170,7 @@ _UTIL: dict[str, str | Absent] = {
     "xgboost": "use dray.train.xgboost.XGBoostTrainer, or run xgboost within a task",
 }
 
+_NO_CALLBACKS = f"call what they call in the steps of the graph; {_OBSERVED}"
 _NO_OWNERSHIP = "a value lives as long as a reference to it, whoever has made it"
 _NO_GENERATOR = "end what yields with dray.cancel(generator)"
 _NO_GRAPHS = "there are no compiled graphs; call .remote() with references as arguments"
@@ -245,6 +245,11 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     ),
     "Unique()": {"encode_lists": Absent("flat_map() the lists before", unset=(False,))},
     "TorchCheckpoint.from_model()": {"preprocessor": _BESIDE_MODEL},
+    "ray_dask_get()": {
+        "ray_callbacks": _NO_CALLBACKS,
+        "ray_persist": "call persist() without it: what it keeps is in the program",
+        "_ray_enable_progress_bar": _OBSERVED,
+    },
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
         "_tensor_transport": Absent(_TENSORS, unset=("object_store",)),
@@ -333,6 +338,12 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util": _UTIL,
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
+    "dray.util.dask": {
+        **_each("ray_dask_persist", "call persist(): what it keeps is in the program"),
+        **_each("RayDaskCallback local_ray_callbacks unpack_ray_callbacks", _NO_CALLBACKS),
+        "ProgressBarCallback": _OBSERVED,
+        "dataframe_optimize": "Dask optimizes its frames itself",
+    },
     "dray.data": _DATA,
     "dray.data.expressions": _each(
         "star StarExpr", "with_column() keeps all other columns; choose with select_columns()"

@@ -45,6 +45,7 @@ attach_getattr(
     __name__,
     later=(
         "collective",
+        "dask",
         "joblib",
         "metrics",
         "multiprocessing",
