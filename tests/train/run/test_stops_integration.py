@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import dray.train
@@ -36,6 +37,7 @@ SAVES = """
             if step == 2 and dray.train.get_context().get_world_rank() == 0:
                 print("third step", flush=True)
 
+    signal.signal(signal.SIGUSR1, lambda *_: None)
     if os.environ.get("OWN") == "1":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     try:
@@ -54,13 +56,16 @@ def _as_a_shell_does(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
-def _as_timeout_does(pid: int) -> None:
-    """Signal the program, and then its group, of which the fork server is."""
+def _as_slurm_and_timeout_do(pid: int) -> None:
+    """Warn all processes; end the program, and then its group, of which the fork server is."""
+    program = psutil.Process(pid)
+    for process in (*program.children(recursive=True), program):
+        process.send_signal(signal.SIGUSR1)
     os.kill(pid, signal.SIGTERM)
     os.killpg(os.getpgid(pid), signal.SIGTERM)
 
 
-@pytest.mark.parametrize("terminate", [_as_a_shell_does, _as_timeout_does])
+@pytest.mark.parametrize("terminate", [_as_a_shell_does, _as_slurm_and_timeout_do])
 def test_sigterm_stops_at_the_next_report_and_then_ends_the_program(
     tmp_path: Path, terminate: Callable[[int], None]
 ) -> None:

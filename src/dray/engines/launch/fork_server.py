@@ -37,6 +37,9 @@ _MOST_FDS = 6  # that come with a request
 # Each learns from workers that have imported more; and what it cannot learn costs it a try.
 _MOST_GENERATIONS = 3
 _MOST_UNFIT = 8
+# Ctrl-C, `timeout` and batch systems, which warn a job by a signal of the user's choice, send these
+# to all processes of a program; the driver answers, and what it does not survive ends its workers.
+_THE_DRIVERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class ForkServer:
@@ -435,7 +438,7 @@ def serve(
     lifeline.signal_on_hangup(lifeline_fd)
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
         os.set_inheritable(fd, False)
-    for number in (signal.SIGINT, signal.SIGTERM):  # a whole group hears; the driver answers
+    for number in _THE_DRIVERS:
         signal.signal(number, signal.SIG_IGN)
     # Whatever the driver has blocked: the server hears of its children, workers of the rest.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
