@@ -69,6 +69,11 @@ class ActorStatus:
     resources: dict[str, float] = field(default_factory=dict)
     calls_waiting: int = 0
     calls_running: int = 0
+    job_id: str | None = None
+    namespace: str | None = None
+    group_id: str | None = None
+    detached: bool = False
+    restarts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +91,11 @@ class TaskStatus:
     node_id: str | None = None
     seconds: float | None = None
     resources: dict[str, float] = field(default_factory=dict)
+    job_id: str | None = None
+    worker_id: str | None = None
+    group_id: str | None = None
+    parent_task_id: str | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,6 +72,9 @@ def test_state_tells_what_there_is(core_engine: str) -> None:
     (found,) = state.list_actors(filters=[("name", "=", "listed")])
     assert (found.actor_id, found["class_name"]) == (actor._actor_id, "Named")
     assert (found.state, found.get("pid") is not None, found.get("x")) == ("ALIVE", True, None)
+    here = ray.get_runtime_context()
+    assert (found.job_id, found.ray_namespace) == (here.get_job_id(), here.namespace)
+    assert (found.num_restarts, found.is_detached, found.placement_group_id) == (0, False, None)
     assert state.get_actor(actor._actor_id) == found
     actors = state.summarize_actors()["cluster"]
     assert actors["summary"]["Named"]["class_name"] == "Named"
@@ -125,6 +128,8 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
     assert objects["summary"]["disabled"]["total_objects"] == objects["total_objects"] >= 2
     [held_call] = state.list_tasks(filters=[("NAME", "=", "Holder.hold")])
     assert (held_call.state, held_call.type) == ("RUNNING", "ACTOR_TASK")
+    assert (held_call.attempt_number, held_call.parent_task_id) == (0, None)
+    assert state.get_worker(held_call.worker_id).pid == held_call.worker_pid
     assert held_call.actor_id == holder._actor_id
     assert state.list_actors(filters=[("class_name", "=", "Holder"), ("STATE", "=", "ALIVE")])
     gate.open()

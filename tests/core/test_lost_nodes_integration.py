@@ -128,6 +128,9 @@ def test_the_bundles_of_a_lost_node_move_and_what_runs_in_them_follows() -> None
     assert dray.wait([waiting], timeout=0)[0] == []
     dray.kill(holding)
     assert dray.get(waiting, timeout=PATIENCE_S) == other
+    moved = get_actor(actors[1]._actor_id)
+    assert moved is not None
+    assert (moved.num_restarts, moved.placement_group_id) == (1, group.id)
     table = placement_group_table(group)
     assert (table["state"], table["bundles_to_node_id"]) == ("CREATED", {0: kept, 1: other})
     dray.testing.kill_node(other)

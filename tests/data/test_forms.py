@@ -251,6 +251,13 @@ def test_times_among_dates_stay_times() -> None:
         assert [row["x"] for row in nested.take_all()] == [*others, within]
 
 
+def test_times_in_nanoseconds_are_kept_in_frames() -> None:
+    table = pa.table({"x": pa.array([3001, None], pa.time64("ns"))})
+    rows = dray.data.from_arrow(table)
+    assert rows.map_batches(lambda frame: frame, batch_format="pandas").to_arrow() == table
+    assert str(rows.to_pandas()["x"].dtype) == "time64[ns][pyarrow]"
+
+
 def test_rows_without_columns_are_rows() -> None:
     rows = dray.data.from_items([{}, {}])
     assert rows.count() == 2

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from dray import session
 from dray.compat.attributes import attach_getattr
+from dray.core.context import get_runtime_context
 from dray.engines.runtime import Describable
 from dray.errors import ConfigError
 from dray.status import ActorStatus, ProgramStatus, TaskStatus
@@ -406,6 +407,7 @@ def _described(what: Describable, kind: type[S]) -> list[S]:
 
 
 def _actor(entry: ActorStatus) -> ActorState:
+    here = get_runtime_context()
     return ActorState(
         actor_id=entry.actor_id,
         class_name=entry.class_name.rpartition(".")[2],
@@ -414,6 +416,11 @@ def _actor(entry: ActorStatus) -> ActorState:
         pid=entry.pid,
         node_id=entry.node_id,
         required_resources=dict(entry.resources),
+        job_id=entry.job_id or here.get_job_id(),
+        ray_namespace=entry.namespace or here.namespace,
+        placement_group_id=entry.group_id,
+        is_detached=entry.detached,
+        num_restarts=entry.restarts,
     )
 
 
@@ -431,6 +438,11 @@ def _task(entry: TaskStatus) -> TaskState:
         worker_pid=entry.pid,
         node_id=entry.node_id,
         required_resources=dict(entry.resources),
+        job_id=entry.job_id or get_runtime_context().get_job_id(),
+        worker_id=entry.worker_id,
+        placement_group_id=entry.group_id,
+        parent_task_id=entry.parent_task_id,
+        attempt_number=entry.attempt,
     )
 
 

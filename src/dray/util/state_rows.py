@@ -52,6 +52,11 @@ class ActorState(State):
     pid: int | None = None
     node_id: str | None = None
     required_resources: dict[str, float] = field(default_factory=dict)
+    job_id: str | None = None
+    ray_namespace: str | None = None
+    placement_group_id: str | None = None
+    is_detached: bool = False
+    num_restarts: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class TaskState(State):
     worker_pid: int | None = None
     node_id: str | None = None
     required_resources: dict[str, float] = field(default_factory=dict)
+    job_id: str | None = None
+    worker_id: str | None = None
+    placement_group_id: str | None = None
+    parent_task_id: str | None = None
+    attempt_number: int = 0
 
 
 @dataclass(frozen=True)

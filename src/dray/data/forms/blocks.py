@@ -453,7 +453,7 @@ def to_pandas(table: Table) -> Frame:
     """Return a table as a pandas.DataFrame; tensors become a column of arrays.
 
     What pandas would make floats of, or something less exact, keeps its type of Arrow: integers
-    among which some are missing, decimals, and what has several values.
+    among which some are missing, decimals, times in nanoseconds, and what has several values.
     """
     import pandas as pd
 
@@ -477,8 +477,13 @@ def _loses(column: pa.ChunkedArray) -> bool:
     """Return whether pandas' own types hold less than a column does."""
     kind = column.type
     whole = pa.types.is_integer(kind) and column.null_count > 0
+    fine = pa.types.is_time64(kind) and kind.unit == "ns"  # Python's times have microseconds
     return bool(
-        whole or pa.types.is_decimal(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind)
+        whole
+        or fine
+        or pa.types.is_decimal(kind)
+        or pa.types.is_struct(kind)
+        or pa.types.is_map(kind)
     )
 
 

@@ -282,6 +282,9 @@ class InlineObject(Pickled, Host, ActorBackend):
             node_id=self.home.node_id,
             resources=dict(self.options.resources),
             calls_running=sum(not outcome.done() for outcome in self._pending),
+            namespace=self.options.namespace,
+            detached=self.options.detached,
+            restarts=self._restarts,
         )
 
     def __del__(self) -> None:

@@ -86,6 +86,11 @@ def _task(task: Any) -> TaskStatus:
         pid=task.worker_pid,
         node_id=task.node_id,
         resources=dict(task.required_resources or {}),
+        job_id=task.job_id,
+        worker_id=task.worker_id,
+        group_id=task.placement_group_id,
+        parent_task_id=task.parent_task_id,
+        attempt=task.attempt_number,
     )
 
 
@@ -98,6 +103,9 @@ def _actors() -> list[ActorStatus]:
             state=actor["State"],
             pid=actor["Pid"],
             node_id=actor["Address"]["NodeID"],
+            job_id=actor["JobID"],
+            detached=actor["IsDetached"],
+            restarts=actor["NumRestarts"],
         )
         for actor in ray._private.state.actors().values()
         if actor["State"] != "DEAD"

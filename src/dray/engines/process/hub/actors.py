@@ -137,7 +137,7 @@ class Actors(CallListener):
 
     def _start(self, actor: ActorRecord) -> None:
         assert actor.held is not None
-        actor.state = "restarting" if actor.was_restarted else "starting"
+        actor.state = "restarting" if actor.times_restarted else "starting"
         task = actor.creation
         shape = task.kind.shape
         fresh = bool(actor.held.devices[0])
@@ -152,7 +152,7 @@ class Actors(CallListener):
         options = task.kind.options
         details = (
             actor.name,
-            actor.was_restarted,
+            bool(actor.times_restarted),
             options["max_concurrency"],
             dict(options["concurrency_groups"]),
             options["is_async"],
@@ -417,7 +417,7 @@ class Actors(CallListener):
     def _make_again(
         self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
     ) -> None:
-        actor.was_restarted = True
+        actor.times_restarted += 1
         actor.state = "restarting"  # first: an actor without handles ends with its last call
         running, actor.running = list(actor.running.values()), {}
         again = [task for task in running if task.retries and not task.cancelled]

@@ -402,7 +402,7 @@ class ActorRecord:
     pending: dict[Client, int] = field(default_factory=dict)
     most_ahead: int = 0
     restarts: int = 0
-    was_restarted: bool = False
+    times_restarted: int = 0
     name: str | None = None
     namespace: str = ""
     ending: bool = False

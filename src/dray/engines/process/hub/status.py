@@ -74,6 +74,10 @@ def _actor(actor: ActorRecord) -> ActorStatus:
         resources=dict(actor.creation.kind.shape.resources),
         calls_waiting=len(actor.calls_unsent()),
         calls_running=len(actor.running),
+        namespace=actor.namespace,
+        group_id=_group(actor.creation),
+        detached=actor.detached,
+        restarts=actor.times_restarted,
     )
 
 
@@ -100,7 +104,16 @@ def _task(task: Task) -> TaskStatus:
         node_id=None if task.worker is None else task.worker.node.node_id,
         seconds=round(time.monotonic() - task.since, 1),
         resources={} if task.actor else dict(task.kind.shape.resources),
+        worker_id=None if task.worker is None else f"{task.worker.number:08x}",
+        group_id=_group(task),
+        parent_task_id=None if task.parent is None else f"{task.parent:032x}",
+        attempt=max(0, task.attempt - 1),
     )
+
+
+def _group(task: Task) -> str | None:
+    number = task.kind.shape.group
+    return None if number is None else f"{number:032x}"
 
 
 def _processes(tasks: Tasks, driver: Client) -> list[tuple[Client, Described]]:
