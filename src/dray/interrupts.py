@@ -203,11 +203,19 @@ def _wrap() -> None:
         return
     for number in signal.valid_signals():
         handler = getsignal(number)
-        if callable(handler) and not isinstance(handler, Guard):
+        if callable(handler) and not isinstance(handler, Guard) and not _is_of_asyncio(handler):
             signal.signal(number, Guard(handler))
     _seen[:] = getsignal(_INT), getsignal(_ALRM), getsignal(_TERM)
     if _arrivals:
         _have_written(_arrivals[1].fileno())
+
+
+def _is_of_asyncio(handler: object) -> bool:
+    """Return whether `asyncio.run` has set a handler: it takes back none but this very one.
+
+    What it does is no harm: it cancels a task, and raises only when Ctrl-C is pressed twice.
+    """
+    return getattr(getattr(handler, "func", None), "__module__", None) == "asyncio.runners"
 
 
 def unwrap() -> None:

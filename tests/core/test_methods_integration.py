@@ -27,7 +27,7 @@ class Named(Base):
     """Each attribute has the name of a method; the class's function is what is called."""
 
     assigned = _from_outside
-    part = partial(max, 7)
+    part = staticmethod(partial(max, 7))  # from Python 3.14 on it would be given the actor
 
     def __init__(self) -> None:
         self.sum = 3

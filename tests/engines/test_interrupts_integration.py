@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -210,6 +211,12 @@ def test_handlers_that_others_set_meanwhile_are_theirs_again() -> None:
     dray.get(echo.remote(1))
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
     dray.shutdown()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    async def main() -> int:
+        return dray.get(echo.remote(1)) + await echo.remote(1)
+
+    assert asyncio.run(main()) == 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
