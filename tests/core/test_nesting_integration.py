@@ -288,7 +288,7 @@ def test_a_training_in_a_task_ends_with_the_tasks_own_session(storage: Path, gat
 
         thread = threading.Thread(target=train)
         thread.start()
-        until(lambda: session._engine is not None and bool(session._engine._asked._futures))  # type: ignore[attr-defined]
+        until(lambda: session._engine is not None and bool(session._engine._asked._futures))
         dray.shutdown()
         thread.join(60)
         return str(*errors)
