@@ -32,7 +32,7 @@ OF_OTHERS = ("lightgbm", "lightning", "tensorflow", "transformers", "xgboost")
                 *(
                     f"dray.util.{name}"
                     for name in (
-                        *("collective", "joblib", "metrics", "multiprocessing", "queue"),
+                        *("collective", "dask", "joblib", "metrics", "multiprocessing", "queue"),
                         *("scheduling_strategies", "state"),
                     )
                 ),

@@ -373,9 +373,10 @@ def test_the_debugger_works_in_a_task(how: str, tmp_path: Path) -> None:
         "    return secret\n"
         "print('got', dray.get(task.remote(42)))\n"
     )
+    quitting = "q\ny\n"  # from Python 3.14 on pdb asks whether to
     done = subprocess.run(
         [sys.executable, str(script)],
-        input="p secret + 1\nc\n" if how == "breakpoint" else "q\ny\n",  # from Python 3.14 on it asks
+        input="p secret + 1\nc\n" if how == "breakpoint" else quitting,
         env={**os.environ, "DRAY_ENGINE": "inline"},
         capture_output=True,
         text=True,
