@@ -62,6 +62,19 @@ def python(arguments: list[str], tmp_path: Path, text: str | None = None) -> Non
     check(done)
 
 
+def test_options_of_python_are_those_of_workers_too(tmp_path: Path) -> None:
+    """Also of those that are no forks of the script, such as the server of spawned ones."""
+    code = "print(fit(lambda: [sys.flags.optimize, *sys.warnoptions, *sys._xoptions]).return_value)"
+    script = write(tmp_path / "script.py", code)
+    done = subprocess.run(
+        [sys.executable, "-O", "-W", "ignore::ImportWarning", "-X", "utf8", str(script)],
+        env=environment(tmp_path / "runs", DRAY_START_METHOD="spawn", DRAY_PROGRESS="0"),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "[1, 'ignore::ImportWarning', 'utf8']\n", done.stderr
+
+
 def test_standard_input(tmp_path: Path) -> None:
     python(["-"], tmp_path, PRELUDE + CODE)
 

@@ -12,7 +12,8 @@ def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
     """Return the command that runs `fork_server.main` with these arguments in a fresh interpreter.
 
     The import path goes along, so that dray and the user's modules are found wherever the driver
-    found them; and the command is no module, so that the new `__main__` is empty.
+    found them, and so do options of Python (-O, -W, -X); and the command is no module, so that the
+    new `__main__` is empty.
 
     Raises:
         EngineError: Python, within another program, does not know its own executable.
@@ -22,10 +23,13 @@ def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
             "sys.executable is empty, as in programs that embed Python, so no worker can be "
             "started; set it to the path of a Python with the same packages"
         )
+    import subprocess  # slow to import, and not needed by a fork
+
     # All else there is passed over by imports.
     names = [name for name in path if isinstance(name, str)]
     code = (
         f"import sys; sys.path[:] = {names!r}; "
         f"from dray.engines.launch.fork_server import main; main({list(arguments)!r})"
     )
-    return [sys.executable, "-c", code]
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return [sys.executable, *flags, "-c", code]
