@@ -52,6 +52,11 @@ class _Stream:
         """Return whether there is an item with this index, or none will come."""
         return self.task is None or index < self.count
 
+    def read_to(self, count: float) -> None:
+        """Let the task go on as far as it may once so many items are read."""
+        self.read = max(self.read, count)
+        _call_due(self.paced, lambda wanted: wanted <= self.read)
+
 
 class Streams:
     """All streams of a session."""
@@ -68,7 +73,7 @@ class Streams:
             self._streams.pop(task.number, None)
             for number in stream.items:
                 self._hub.store.drop(number)
-            _call_all(stream.paced)  # nobody will read: nothing to wait for
+            stream.read_to(math.inf)  # nobody will read: nothing to wait for
 
         self._hub.store.when_unused(task.number, unused)
 
@@ -88,7 +93,7 @@ class Streams:
             self._hub.store.drop(number)  # nobody wants it, or it was there before a retry
             return
         stream.items.append(number)
-        self._tell(stream)
+        _call_due(stream.sought, stream.has)
 
     def take(self, client: Client, number: int, index: int) -> int | None:
         """Give a process an item that is there; return its number, or None at the end."""
@@ -98,12 +103,8 @@ class Streams:
         if index < stream.passed:
             return _GONE  # another thread has read on with the same generator
         item = stream.items[index - stream.passed]
-        stream.read = max(stream.read, index + 1)
         self._hub.give(client, item)
-        ready = [callback for count, callback in stream.paced if count <= stream.read]
-        stream.paced = [entry for entry in stream.paced if entry[0] > stream.read]
-        for callback in ready:
-            callback()
+        stream.read_to(index + 1)
         return item
 
     def on_passed(self, client: Client, number: int, index: int) -> None:
@@ -130,8 +131,7 @@ class Streams:
         """Let a task go on without its readers: it knows that it is to end."""
         stream = self._streams.get(number)
         if stream is not None:
-            stream.read = math.inf
-            _call_all(stream.paced)
+            stream.read_to(math.inf)
 
     def has_item(self, number: int, index: int) -> bool:
         stream = self._streams.get(number)
@@ -145,12 +145,6 @@ class Streams:
         stream = self._streams.get(number)
         if stream is not None:
             stream.sought = [entry for entry in stream.sought if entry[1] is not callback]
-
-    def _tell(self, stream: _Stream) -> None:
-        ready = [callback for index, callback in stream.sought if stream.has(index)]
-        stream.sought = [entry for entry in stream.sought if not stream.has(entry[0])]
-        for callback in ready:
-            callback()
 
     def end_with(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         """Give a stream the error of its task as its last item."""
@@ -167,12 +161,13 @@ class Streams:
         stream = self._streams.get(task.number)
         if stream is not None:
             stream.task = None
-            self._tell(stream)
-            _call_all(stream.paced)
+            _call_due(stream.sought, stream.has)
+            stream.read_to(math.inf)
 
 
-def _call_all(entries: list[tuple[int, Callable[[], None]]]) -> None:
-    todo = entries[:]
-    entries.clear()
-    for _, callback in todo:
+def _call_due(entries: list[tuple[int, Callable[[], None]]], is_due: Callable[[int], bool]) -> None:
+    """Take out the entries whose number is due, and call back."""
+    due = [callback for number, callback in entries if is_due(number)]
+    entries[:] = [entry for entry in entries if not is_due(entry[0])]
+    for callback in due:
         callback()
