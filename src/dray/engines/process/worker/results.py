@@ -125,17 +125,16 @@ class Results:
             self._kept[number] = (*self._kept.get(number, ()), *packed.refs)
         return self.runtime.stored(packed)
 
-    def _tell_times(self, number: int) -> None:
-        here = self.runtime.here()
-        if "began" in here:
+    def _end(self, number: int) -> None:
+        """Close the output of a task or call, and tell when it has run."""
+        self.output.end()
+        if self._profiles and "began" in (here := self.runtime.here()):
             self.runtime.say("timed", number, here["began"], time.time())
+        self.runtime.cancelled.discard(number)
 
     def tell_results(self, number: int, values: list[Result]) -> None:
         """Tell the hub what a task or call has returned, after what it has printed."""
-        self.output.end()
-        if self._profiles:
-            self._tell_times(number)
-        self.runtime.cancelled.discard(number)
+        self._end(number)
         self.runtime.say("done", number, values)
         self._kept.pop(number, None)
 
@@ -148,10 +147,7 @@ class Results:
         word: str = "raised",
     ) -> None:
         """Tell the hub what a task or call has raised, after what it has printed."""
-        self.output.end()
-        if self._profiles:
-            self._tell_times(number)
-        self.runtime.cancelled.discard(number)
+        self._end(number)
         values: list[Result] = []
         items: list[ObjectRef] | None = None
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
