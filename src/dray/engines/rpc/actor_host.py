@@ -240,13 +240,12 @@ def enter_environment(begin: wire.Begin) -> None:
     """Put this process where the driver is: environment, directory, import path."""
     if begin.enter is not None:
         begin.enter(begin)
-        _reset_inherited_state()
-        return
-    os.environ.clear()
-    os.environ.update(begin.environment)
-    if begin.cwd:
-        os.chdir(begin.cwd)
-    sys.path[:] = begin.path
+    else:
+        os.environ.clear()
+        os.environ.update(begin.environment)
+        if begin.cwd:
+            os.chdir(begin.cwd)
+        sys.path[:] = begin.path
     _reset_inherited_state()
 
 

@@ -78,10 +78,8 @@ class Inbox:
             if length == _LONG:
                 if size - at < _LONG_HEAD:
                     break
-                start, length = (
-                    at + _LONG_HEAD,
-                    int.from_bytes(data[start : at + _LONG_HEAD], "big"),
-                )
+                length = int.from_bytes(data[start : at + _LONG_HEAD], "big")
+                start = at + _LONG_HEAD
             end = start + length
             if end > size:
                 if end - size > _CHUNK:

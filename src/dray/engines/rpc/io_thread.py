@@ -79,9 +79,7 @@ class Reader:
     def run(self, task: Callable[[], object]) -> None:
         """Have the thread do something, `in_order`. May be called from any thread."""
         self._todo.put(task)
-        with contextlib.suppress(
-            OSError
-        ):  # full, so it wakes; or closed, and `close` does the rest
+        with contextlib.suppress(OSError):  # full, so it wakes; or closed, see `stop`
             self.doorbell.send(b"\0")
 
     def watch(

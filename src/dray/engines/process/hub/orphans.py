@@ -68,5 +68,4 @@ def end_orphans(left: Bequest, tasks: Tasks, actors: Actors) -> None:
         if actor.state != "dead" and not store.exists(actor.number):
             calls = [*actor.running.values(), *actor.calls_unsent()]
             if not any(is_held(call) or not call.client.gone for call in calls):
-                why = "ended with the process that had its last handle"
-                actors.kill(actor, True, why)
+                actors.kill(actor, True, "ended with the process that had its last handle")

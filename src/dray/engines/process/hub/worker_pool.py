@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
 from dray.engines.rpc.io_thread import Reader
@@ -42,19 +42,18 @@ class OutputTap:
     def drain(self, worker: WorkerProcess) -> None:
         """Show what a worker that is gone has left."""
         self._reader.do_tasks()
-        self._finish(output for output, owner in list(self._open.items()) if owner is worker)
+        for output, owner in list(self._open.items()):
+            if owner is worker:
+                output.finish()
 
     def forget(self, worker: WorkerProcess) -> None:
         """Let a worker's output be that was not started. From any thread."""
         self._reader.run(lambda: self.drain(worker))
 
-    def _finish(self, outputs: Iterable[OutputPipe]) -> None:
-        for output in outputs:
-            output.finish()
-
     def close(self) -> None:
         """Show what is left and free the descriptors."""
-        self._finish(list(self._open))
+        for output in list(self._open):
+            output.finish()
 
 
 def _last_state(line: bytes) -> str:
