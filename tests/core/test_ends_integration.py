@@ -255,26 +255,69 @@ def test_daemon_threads_stop_in_silence_as_a_program_ends(tmp_path: Path) -> Non
     script = write(
         tmp_path / "daemons.py",
         """
-        import threading, time
+        import asyncio, threading, time
         import dray
 
         @dray.remote
         def wait(seconds):
             time.sleep(seconds)
 
+        @dray.remote
+        class Actor:
+            async def wait(self, seconds):
+                await asyncio.sleep(seconds)
+
         def watch(seconds):
             while True:
                 dray.get(wait.remote(seconds))
                 begun.set()
 
-        begun = threading.Event()
+        async def watch_calls(seconds):
+            while True:
+                await actor.wait.remote(seconds)
+                awaited.set()
+
+        async def watch_all_calls():
+            await asyncio.gather(*map(watch_calls, (0, 0, 0.001, 0.001, 1000)))
+
+        begun, awaited, actor = threading.Event(), threading.Event(), Actor.remote()
         for seconds in (0, 0, 1000):
             threading.Thread(target=watch, args=(seconds,), daemon=True).start()
+        for calls in (lambda: watch_calls(1000), watch_all_calls):
+            threading.Thread(target=lambda calls=calls: asyncio.run(calls()), daemon=True).start()
         begun.wait()
+        awaited.wait()
         """,
     )
     ended = run(script, tmp_path / "runs")
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_thread_that_outlives_the_main_one_uses_dray(tmp_path: Path) -> None:
+    """Python makes no pools of threads for it."""
+    script = write(
+        tmp_path / "outlives.py",
+        """
+        import asyncio, threading
+        import dray
+
+        @dray.remote
+        def length(data):
+            return len(data)
+
+        async def await_length(data):
+            return await length.remote(data)
+
+        def outlive():
+            threading.main_thread().join()
+            data = bytes(20 << 20)
+            print(dray.get(length.remote(dray.put(data))), asyncio.run(await_length(data)))
+
+        threading.Thread(target=outlive).start()
+        """,
+    )
+    ended = run(script, tmp_path / "runs")
+    assert (ended.stdout, ended.stderr) == (f"{20 << 20} {20 << 20}\n", "")
 
 
 def test_objects_that_go_as_python_ends_may_clean_up(tmp_path: Path) -> None:

@@ -87,5 +87,9 @@ def of_end(error: DrayError) -> BaseException:
     For a daemon thread that goes on as the program ends it is SystemExit, which Python passes over
     in silence: without dray such a thread just stops.
     """
-    left_over = threading.current_thread().daemon and not threading.main_thread().is_alive()
-    return SystemExit() if left_over else error
+    return SystemExit() if is_left_over(threading.current_thread()) else error
+
+
+def is_left_over(thread: threading.Thread) -> bool:
+    """Return whether a thread goes on only until the program has ended."""
+    return thread.daemon and not threading.main_thread().is_alive()

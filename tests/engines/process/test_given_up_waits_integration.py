@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -146,3 +147,14 @@ def test_a_process_that_ends_leaves_no_wait_behind(gate: Gate, second_gate: Gate
     second_gate.open()
     assert dray.get(ref, timeout=PATIENCE_S).size == 1 << 20
     assert [dray.get(item) for item in items] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_exits_ends_nobody_elses_wait(gate: Gate) -> None:
+    future = held.remote(gate).future()
+    future.add_done_callback(lambda _: sys.exit("of the callback alone"))
+    gate.open()
+    assert len(future.result(PATIENCE_S)) == 1 << 20
+    # By the thread that reads for all, which the callback was called on; then by this one.
+    assert dray.put(1).future().result(PATIENCE_S) == 1
+    assert len(dray.get(held.remote(gate))) == 1 << 20

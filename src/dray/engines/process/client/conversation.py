@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import os
+import sys
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,7 @@ from dray.engines.process.objects import references
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
 from dray.errors import EngineError
-from dray.errors.base import of_end
+from dray.errors.base import is_left_over, of_end
 from dray.interrupts import leave, mark_shielded, pending, shielded, shut, watch
 
 T = TypeVar("T")
@@ -215,7 +217,9 @@ class Conversation(ABC):
         """End all that waits for an answer, in whatever thread, with an error."""
         self._readers.end(error)
         for number, waiter in list(self._asked.items()):
-            if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
+            if not isinstance(waiter, _FutureWaiter) or is_left_over(waiter.thread):
+                continue  # the event loop of such a thread would show the error
+            if self._asked.pop(number, None) is not None:
                 waiter.fail(error())
 
     @shielded
@@ -228,10 +232,13 @@ class Conversation(ABC):
             keep: Something that must live until the answer has come.
             undo: Takes an answer that comes although the future was cancelled.
         """
-        self.check_open()
-        self._readers.start_background("dray-answers")
         number = next(self._questions)
         future = AnswerFuture(number, functools.partial(self.say, "wait_over", number))
+        if self._closed:
+            if is_left_over(threading.current_thread()):
+                return future  # never done: an event loop would show an error
+            self.check_open()
+        self._readers.start_background("dray-answers")
         waiter = _FutureWaiter(future, load, keep, undo)
         self._put_question(number, waiter, message)
         if self.table.dropped or self.table.unpinned:
@@ -258,6 +265,8 @@ class Conversation(ABC):
         lock.acquire()
         try:
             if self._closed:
+                if is_left_over(threading.current_thread()):
+                    return None  # nothing comes of it, as in `promise`
                 self.check_open()
             for made in numbers:
                 table.counts[made] = 1
@@ -308,12 +317,17 @@ class AnswerFuture(Future[Any]):
 
 
 class _FutureWaiter(Waiter):
-    """A waiter that no thread waits for: its answer goes into a future."""
+    """A waiter that no thread waits for: its answer goes into a future.
 
-    __slots__ = ("_future", "_kept", "_load", "_undo")
+    Attributes:
+        thread: The thread that has asked.
+    """
+
+    __slots__ = ("_future", "_kept", "_load", "_undo", "thread")
 
     def __init__(self, future: Future[Any], load: Load, keep: object, undo: Undo | None) -> None:
         super().__init__()
+        self.thread = threading.current_thread()
         self._future = future
         self._load = load
         self._kept = keep  # the reference: without it the value would go as it comes
@@ -331,12 +345,24 @@ class _FutureWaiter(Waiter):
         try:
             value = self._load(self.value)
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
-            self._future.set_exception(error)
+            _settle(self._future.set_exception, error)
         else:
-            self._future.set_result(value)
+            _settle(self._future.set_result, value)
 
     @shut
     def fail(self, error: EngineError) -> None:
         if self._future.set_running_or_notify_cancel():
-            self._future.set_exception(error)
+            _settle(self._future.set_exception, error)
         self._kept = None
+
+
+def _settle(settle: Callable[[T], None], outcome: T) -> None:
+    """Settle a future; a callback of it that exits ends neither this thread nor what it reads for.
+
+    What it raises is shown as that of a thread, so `sys.exit()` is passed over in silence.
+    """
+    try:
+        settle(outcome)
+    except BaseException:  # noqa: BLE001 (`Future` itself sees to each Exception)
+        raised = (*sys.exc_info(), threading.current_thread())
+        threading.excepthook(threading.ExceptHookArgs(raised))

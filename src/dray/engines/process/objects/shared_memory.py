@@ -15,7 +15,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dray import host
@@ -213,6 +212,8 @@ def _write_in_parallel(fd: int, view: memoryview, offset: int) -> None:
     share = round_up(-(-len(view) // count))
     pieces = [(start, view[start : start + share]) for start in range(0, len(view), share)]
     try:
+        from concurrent.futures import ThreadPoolExecutor  # refused once the main thread has ended
+
         with ThreadPoolExecutor(len(pieces)) as pool:
             written = [pool.submit(_write, fd, piece, offset + start) for start, piece in pieces]
     except RuntimeError:  # no thread can be started: this one writes
