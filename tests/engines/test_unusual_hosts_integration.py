@@ -47,15 +47,35 @@ def outcome(tmp_path: Path, code: str, **limits: int) -> subprocess.CompletedPro
     [
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
         "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "import socket; socket.setdefaulttimeout(0.02)",
         "import pathlib; sys.path.insert(0, pathlib.Path('lib'))\n"
         "import resource; os.dup2(0, 200); resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))",
     ],
-    ids=["signals-blocked", "children-ignored", "pathlib, few files"],
+    ids=["signals-blocked", "children-ignored", "timeouts", "pathlib, few files"],
 )
 def test_what_programs_do_before(tmp_path: Path, before: str, server: str) -> None:
     """A training waited for ever, ended with a traceback, and did not begin, or one was shown."""
     done = outcome(tmp_path, f"{before}\n{server}\n{WORK}")
     assert (done.stdout, done.stderr) == (f"task {1 << 20}\nrun 5\n", "")
+
+
+def test_a_worker_that_is_gone_ends_no_program_that_pipes_may_end(tmp_path: Path) -> None:
+    """As many that print do, lest `head` has them show a traceback."""
+    code = """
+        import signal
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+        @dray.remote
+        class Worker:
+            def pid(self):
+                return os.getpid()
+
+        for _ in range(5):
+            worker = Worker.remote()
+            os.kill(dray.get(worker.pid.remote()), signal.SIGKILL)
+            calls = [worker.pid.remote() for _ in range(500)]
+    """
+    assert outcome(tmp_path, code).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["FSIZE", "AS"])

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.sockets import NO_SIGNAL
 
 if TYPE_CHECKING:
     from dray.engines.runtime import Described
@@ -90,7 +91,7 @@ class StatusSocket:
             if peer_of(caller).user == os.getuid():
                 import json  # slow to import, and rarely asked
 
-                caller.sendall(json.dumps(self._answer()).encode())
+                caller.sendall(json.dumps(self._answer()).encode(), NO_SIGNAL)
 
     def _answer(self) -> Described:
         with self._lock:

@@ -26,7 +26,7 @@ from dray.engines.launch import resource_tracker, shared_libraries, system_limit
 from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.heir import Heir, become_heir
 from dray.engines.launch.resource_tracker import MadeResources
-from dray.engines.rpc import actor_host, lifeline, wire
+from dray.engines.rpc import actor_host, lifeline, sockets, wire
 from dray.engines.rpc.titled_output import TitledStream
 
 _OF_EVERY_WORKER = (
@@ -144,7 +144,7 @@ class ForkServer:
         """Hand a request on; return False if too many descriptors are on their way."""
         assert self._heir is not None
         try:
-            socket.send_fds(self._heir.socket, [data], fds)
+            sockets.send_fds(self._heir.socket, data, fds)
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:
                 return False
@@ -440,12 +440,13 @@ def serve(
         os.set_inheritable(fd, False)
     for number in _THE_DRIVERS:
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as Python does, and some scripts do not
     # Whatever the driver has blocked: the server hears of its children, workers of the rest.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
     spawn = method == "spawn"
     if not spawn:
         _import_for_workers((entry, *modules))
-    server = ForkServer(socket.socket(fileno=control_fd), driver, entry, spawn, open_files)
+    server = ForkServer(sockets.socket_of(control_fd), driver, entry, spawn, open_files)
     os.close(lifeline_fd)
     server.serve()
     os._exit(0)

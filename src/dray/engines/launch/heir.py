@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dray.engines import thread_limits
 from dray.engines.launch import learned_imports
-from dray.engines.rpc import lifeline
+from dray.engines.rpc import lifeline, sockets
 
 # For imports that take a second on a machine with nothing else to do.
 _LIMIT_S = 120.0
@@ -42,7 +42,7 @@ class Heir:
         self.ready = self.reaped = False
         self.unfit = ""
         self._deadline = time.monotonic() + _LIMIT_S
-        self.socket, far = socket.socketpair()
+        self.socket, far = sockets.socket_pair()
         server = os.getpid()
         try:
             self.pid = os.fork()

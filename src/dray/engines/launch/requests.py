@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dray.engines.launch.system_limits import OpenFiles
-from dray.engines.rpc import wire
+from dray.engines.rpc import sockets, wire
 
 # Errors that are no sign of a server's end.
 _SHORTAGES = (errno.ETOOMANYREFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
@@ -82,7 +82,7 @@ class Requests:
         """Send a request, unless there will be room for it after an answer."""
         unanswered = self._asked - self._answered
         try:
-            socket.send_fds(self._control, [request.data], request.fds)
+            sockets.send_fds(self._control, request.data, request.fds)
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS and unanswered:
                 return False

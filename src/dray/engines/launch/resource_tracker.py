@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Collection
+
+from dray.engines.rpc import sockets
 
 _SHARED_MEMORY = "/dev/shm"
 
@@ -30,7 +31,7 @@ class MadeResources:
     """
 
     def __init__(self) -> None:
-        outlet, inlet = socket.socketpair()
+        outlet, inlet = sockets.socket_pair()
         outlet.setblocking(False)
         self.outlet, self.inlet = outlet.detach(), inlet.detach()
         self.imported: list[str] = []  # modules, as `learned_imports` tells them

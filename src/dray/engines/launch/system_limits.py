@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterator
 
 from dray import host
+from dray.engines.rpc import sockets
 from dray.errors import EngineError
 
 # So many descriptors are left for others when the limit is raised.
@@ -69,7 +70,7 @@ def socket_pair(
     ours: contextlib.ExitStack, theirs: contextlib.ExitStack
 ) -> tuple[socket.socket, socket.socket]:
     """Return two ends of a connection: the first is closed with `ours`, the other with `theirs`."""
-    here, there = socket.socketpair()
+    here, there = sockets.socket_pair()
     ours.callback(here.close)
     theirs.callback(there.close)
     return here, there

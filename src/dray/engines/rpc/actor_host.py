@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
+from dray.engines.rpc.sockets import socket_of
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -51,7 +52,7 @@ class ActorHost:
         self._connection = connection
         self._doorbell = doorbell
         # The same connection, for what must not wait there without having rung.
-        self._sock = None if doorbell is None else socket.socket(fileno=os.dup(connection.fileno()))
+        self._sock = None if doorbell is None else socket_of(os.dup(connection.fileno()))
         self._unrung = False  # whether the driver may be asleep with something to read
         self._enter_environment = enter_environment
         self._sending = threading.Lock()

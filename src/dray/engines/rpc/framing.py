@@ -7,6 +7,8 @@ import socket
 from collections import deque
 from typing import Any
 
+from dray.engines.rpc.sockets import NO_SIGNAL
+
 Message = tuple[Any, ...]  # a word, and what it takes
 _HEAD = 4
 _LONG_HEAD, _LONG = 12, (1 << 32) - 1  # of `multiprocessing`, which does not stop at 2 GiB
@@ -137,7 +139,7 @@ class Outbox:
     def _push(self, data: bytes, *, front: bool = False) -> bool:
         sent = 0
         try:
-            sent = self._sock.send(data)
+            sent = self._sock.send(data, NO_SIGNAL)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:  # the worker is gone; its end is told elsewhere

@@ -22,6 +22,7 @@ from dray.engines.rpc import wire
 from dray.engines.rpc.framing import Inbox
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.output_pipe import OutputPipe
+from dray.engines.rpc.sockets import NO_SIGNAL
 from dray.errors import EngineError, OutOfMemoryError, WorkerDiedError
 
 # Reads in a row from one process, so that one which talks without end does not keep others waiting.
@@ -110,7 +111,7 @@ class RemoteActor(Actor):
             return
         # A process that is gone: the engine learns of it on its own, and `on_death` answers.
         with contextlib.suppress(OSError):
-            self._sock.sendall(wire.framed(pickle.dumps(message, 5)))
+            self._sock.sendall(wire.framed(pickle.dumps(message, 5)), NO_SIGNAL)
 
     def _on_readable(self, inbox: Inbox) -> None:
         for _ in range(_MOST_READS):

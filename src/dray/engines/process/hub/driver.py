@@ -34,7 +34,7 @@ from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
-from dray.engines.rpc import serialization, wire
+from dray.engines.rpc import serialization, sockets, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.serialization import Opened, Payload
@@ -292,7 +292,7 @@ class DriverRuntime(ProcessRuntime):
         with contextlib.suppress(OSError):  # it may have died meanwhile
             self.hub.clients[number] = line.client
             self._listen_to(line)
-            socket.send_fds(sock, [b"!"], [self.arena.fd, self.disk.fd])
+            sockets.send_fds(sock, b"!", (self.arena.fd, self.disk.fd))
             self._send(line, encode(("begin", begin)))
 
     def _listen_to(self, line: Channel) -> None:

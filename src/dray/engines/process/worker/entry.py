@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -12,6 +11,7 @@ from typing import NoReturn
 from dray.engines.launch import learned_imports
 from dray.engines.process.worker import worker
 from dray.engines.rpc import actor_host
+from dray.engines.rpc.sockets import socket_of
 
 
 def limits_threads(fds: Sequence[int]) -> bool:
@@ -29,8 +29,8 @@ def run(inlet: int, fds: Sequence[int]) -> NoReturn:
     if _is_of_tasks(fds):
         worker.run(inlet, fds)
     line, session, doorbell = fds
-    worker.attach_when_used(socket.socket(fileno=session))
-    actor_host.run(Connection(line), learned_imports.teller(inlet), socket.socket(fileno=doorbell))
+    worker.attach_when_used(socket_of(session))
+    actor_host.run(Connection(line), learned_imports.teller(inlet), socket_of(doorbell))
 
 
 def _is_of_tasks(fds: Sequence[int]) -> bool:

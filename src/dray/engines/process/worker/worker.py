@@ -26,6 +26,7 @@ from dray.engines.rpc import actor_host, lifeline, serialization, wire
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended
 from dray.engines.rpc.framing import Inbox, Message
 from dray.engines.rpc.serialization import Payload
+from dray.engines.rpc.sockets import socket_of
 from dray.engines.runtime import ReturnCount
 from dray.errors import EngineError
 from dray.interrupts import LOST_S
@@ -310,7 +311,7 @@ def run(control: int, fds: Sequence[int]) -> NoReturn:
 
     def serve() -> int:
         sock, arena, disk = fds
-        work, cancelled = socket.socket(fileno=sock), socket.socket(fileno=control)
+        work, cancelled = socket_of(sock), socket_of(control)
         return TaskWorker(work, cancelled, Arena(arena), SpillFile(disk)).serve()
 
     actor_host.run_to_end(serve, waits_for_children=False)

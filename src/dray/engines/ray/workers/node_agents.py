@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from dray.engines.ray.workers.worker_channel import DriverAddress, Hello
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
+from dray.engines.rpc.sockets import socket_of
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 
@@ -73,7 +73,7 @@ class ForkedActor(RemoteActor):
         if self.over.is_set():
             connection.close()
         else:
-            self.attach(socket.socket(fileno=own_descriptor(connection)))
+            self.attach(socket_of(own_descriptor(connection)))
 
     def on_start(self, pid: int) -> None:
         self.pid = pid

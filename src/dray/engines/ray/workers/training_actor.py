@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -13,6 +12,7 @@ from dray.engines.ray.errors import is_crash, translate
 from dray.engines.ray.workers.worker_channel import Hello
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
+from dray.engines.rpc.sockets import socket_of
 from dray.errors import EngineError, InfeasibleError, NodeDiedError
 
 # A node that lives says within milliseconds that a worker of its has died, or seconds under load.
@@ -83,7 +83,7 @@ class RayActor(RemoteActor):
         else:
             self._hello = hello
             self.pid = hello.pid
-            self.attach(socket.socket(fileno=own_descriptor(connection)))
+            self.attach(socket_of(own_descriptor(connection)))
             self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
 
     def refuse(self, error: EngineError) -> None:
