@@ -62,14 +62,20 @@ def test_it_counts_though_its_rank_is_killed_right_after(storage: Path) -> None:
     assert (storage / "run/checkpoint_000000").is_dir()
 
 
+@pytest.mark.parametrize("of", ["class", "instance"])
 def test_a_callback_that_wants_reports_gets_each_at_once(
-    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of: str, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gates = [Gate(tmp_path, str(step)) for step in range(3)]
 
-    class Listens(UserCallback):
-        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
-            gates[metrics[0]["step"]].open()
+    def after_report(run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        gates[metrics[0]["step"]].open()
+
+    callback = UserCallback()
+    if of == "class":
+        callback = type("Listens", (UserCallback,), {"after_report": staticmethod(after_report)})()
+    else:
+        monkeypatch.setattr(callback, "after_report", after_report)
 
     def train() -> str:
         for step in range(3):
@@ -78,4 +84,4 @@ def test_a_callback_that_wants_reports_gets_each_at_once(
         return "heard of each"
 
     monkeypatch.setattr(io_thread, "REST_S", 1000.0)
-    assert fit(train, storage, workers=1, callbacks=[Listens()]).return_value == "heard of each"
+    assert fit(train, storage, workers=1, callbacks=[callback]).return_value == "heard of each"

@@ -43,8 +43,9 @@ class Launch:
     @property
     def _may_be_late(self) -> bool:
         """True if nobody waits for a report without files: neither the ranks, nor a callback."""
-        hooks = (type(callback).after_report for callback in self.config.callbacks)
-        heard = any(hook is not UserCallback.after_report for hook in hooks)
+        hooks = (callback.after_report for callback in self.config.callbacks)
+        own = UserCallback.after_report  # a callback's may also be an attribute of it alone
+        heard = any(getattr(hook, "__func__", hook) is not own for hook in hooks)
         return not (self.config.report_barrier or heard)
 
     @property
