@@ -117,8 +117,14 @@ def init(
         if is_initialized():
             if ignore_reinit_error:
                 return Context(_begun_runtime, shutdown)
+            hint = "call dray.shutdown() first"
+            if _options is None:
+                hint = (
+                    "it is a worker, which has its session from the start. If a module calls "
+                    "dray.init() as it is imported, move the call into a function of the program"
+                )
             raise AlreadyInitializedError(
-                "dray is initialised already in this process; call dray.shutdown() first, or pass "
+                f"dray is initialised already in this process; {hint}, or pass "
                 "ignore_reinit_error=True"
             )
         engine, address = _engine_at(address, engine, local_mode)

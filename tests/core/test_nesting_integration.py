@@ -138,13 +138,17 @@ def test_an_error_of_a_task_reaches_the_train_function(storage: Path) -> None:
     assert "KeyError" in fit(train, storage).metrics["error"]
 
 
-def test_a_worker_is_initialised(storage: Path) -> None:
+def test_a_worker_is_initialised(storage: Path, core_engine: str) -> None:
     def train() -> None:
         before = dray.is_initialized()
+        with pytest.raises(RuntimeError, match="ignore_reinit_error=True") as refused:
+            dray.init()
         dray.init(ignore_reinit_error=True)
-        dray.train.report({"before": before, "cpus": dray.cluster_resources()["CPU"]})
+        told = "it is a worker" in str(refused.value)
+        dray.train.report({"before": before, "told": told, "cpus": dray.cluster_resources()["CPU"]})
 
-    expected = {"before": True, "cpus": dray.cluster_resources()["CPU"]}
+    told = core_engine != "inline"  # there it is the program itself
+    expected = {"before": True, "told": told, "cpus": dray.cluster_resources()["CPU"]}
     assert fit(train, storage).metrics == expected
 
 
