@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import itertools
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
@@ -41,6 +45,20 @@ def leave_memory() -> str:
     return memory.name
 
 
+def leave_memory_as_python_3_15_tells() -> str:
+    memory = SharedMemory(create=True, size=1000)
+    name = "/" + memory.name
+    resource_tracker.unregister(name, "shared_memory")
+    told = {
+        "cmd": "REGISTER",
+        "rtype": "shared_memory",
+        "base64_name": base64.urlsafe_b64encode(name.encode()).decode(),
+    }
+    tracker: Any = resource_tracker
+    os.write(tracker.getfd(), json.dumps(told).encode() + b"\n")
+    return memory.name
+
+
 def leave_semaphore() -> str:
     semaphore: Any = multiprocessing.get_context("spawn").Semaphore()
     name = f"sem.{semaphore._semlock.name.lstrip('/')}"
@@ -61,8 +79,13 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("end", [ends_well, raises, is_killed])
-@pytest.mark.parametrize("leave", [leave_memory, leave_semaphore])
+@pytest.mark.parametrize(
+    ("leave", "end"),
+    [
+        *itertools.product([leave_memory, leave_semaphore], [ends_well, raises, is_killed]),
+        (leave_memory_as_python_3_15_tells, is_killed),
+    ],
+)
 def test_what_a_train_function_leaves_goes(
     leave: Callable[[], str], end: Callable[[], None], tmp_path: Path
 ) -> None:

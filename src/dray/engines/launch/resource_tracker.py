@@ -5,8 +5,9 @@ worker it would be in the worker's process group, and be killed with it. So the 
 workers' tracker: it reads what they tell, and needs no process more. The socket on which they tell
 it carries, the other way, what a worker must hear while it works.
 
-The protocol is that of `multiprocessing.resource_tracker`, Python 3.11: a line is
-`REGISTER:name:kind`, `UNREGISTER:name:kind` or a probe, and is written as one.
+The protocol is that of `multiprocessing.resource_tracker`: a line is `REGISTER:name:kind`,
+`UNREGISTER:name:kind` or a probe, and is written as one. From Python 3.15 on it is the same in
+JSON, and the name in base64.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ class MadeResources:
             self.to_tell = b""
 
     def _take(self, line: str) -> None:
-        word, _, rest = line.partition(":")
-        name, _, kind = rest.rpartition(":")
+        word, name, kind = _parts(line)
         if word == "REGISTER" and name.lstrip("/") not in self._others:
             self._names.add((kind, name))
         elif word == "UNREGISTER":
@@ -84,6 +84,20 @@ class MadeResources:
         for kind, name in self._names.difference(*(other._names for other in living)):
             with contextlib.suppress(OSError):  # it is gone already
                 removers.get(kind, _ignore)(name)
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    """Return a line's command, name and kind."""
+    if not line.startswith("{"):
+        word, _, rest = line.partition(":")
+        name, _, kind = rest.rpartition(":")
+        return word, name, kind
+    import base64  # only newer Pythons come here
+    import json
+
+    told = json.loads(line)
+    name = os.fsdecode(base64.urlsafe_b64decode(told.get("base64_name", "")))
+    return told["cmd"], name, told["rtype"]
 
 
 def tell(inlet: int) -> None:
