@@ -265,6 +265,15 @@ def test_rows_without_columns_are_rows() -> None:
     assert rows.map(lambda row: {**row, "x": 1}).take_all() == [{"x": 1}] * 2
     assert dray.data.range(2).drop_columns(["id"]).take_all() == [{}, {}]
     assert pickle.loads(pickle.dumps(rows)).count() == 2
+    more = rows.union(dray.data.from_items([{}, {}, {}]))
+    batches = more.iter_batches(batch_size=2, batch_format="pyarrow")
+    assert [batch.num_rows for batch in batches] == [2, 2, 1]
+    assert more.materialize().count() == len(more.random_shuffle().take_all()) == 5
+    assert more.filter(lambda row: False).take_all() == []
+    assert more.to_pandas().shape == (5, 0)
+    assert [len(list(part.iter_rows())) for part in more.streaming_split(2, equal=True)] == [2, 2]
+    with_others = more.limit(1).union(dray.data.range(1)).materialize()
+    assert with_others.take_all() == [{"id": None}, {"id": 0}]
 
 
 def test_rows_of_several_types_are_a_frame_of_objects() -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from dray.data.forms.bare import kept_rows
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import (
     Batch,
@@ -278,7 +279,7 @@ class FilterRows(FunctionOperation):
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block, kept in self._by_row(blocks, bool):
-            yield Block(block.table.filter(pa.array(kept, pa.bool_())), block.origin)
+            yield Block(kept_rows(block.table, kept), block.origin)
 
 
 @dataclass(frozen=True)

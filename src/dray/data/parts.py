@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.checks import is_number, is_whole, plain, seed_of
+from dray.data.forms.bare import kept_rows
 from dray.data.forms.blocks import Array, Block, Table, Value, column_to_numpy
 from dray.data.forms.names import column_named
 from dray.data.iterator import DataIterator
@@ -237,5 +238,5 @@ def _masked(blocks: Iterable[Block], kept: Array) -> Iterator[Block]:
     begin = 0
     for block in blocks:
         end = begin + block.table.num_rows
-        yield Block(block.table.filter(pa.array(kept[begin:end])), block.origin)
+        yield Block(kept_rows(block.table, kept[begin:end]), block.origin)
         begin = end

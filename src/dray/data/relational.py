@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dray.data.forms.bare import kept_rows
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import (
     Array,
@@ -87,7 +88,7 @@ def sampled(
     drawn = np.random.default_rng(seed)
     for block in blocks:
         kept = (drawn.random(block.table.num_rows) < fraction) != rest
-        yield Block(block.table.filter(pa.array(kept)), block.origin)
+        yield Block(kept_rows(block.table, kept), block.origin)
 
 
 class MixStoppingCondition(enum.Enum):

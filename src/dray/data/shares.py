@@ -199,7 +199,7 @@ class StreamedShare:
                 held = None
             if self.sharing.equal and place % ranks > rank and own.table.num_rows:
                 last = own.table.num_rows - 1  # others have none yet of this round
-                held, held_round = Block(own.table.slice(last), own.origin), place // ranks
+                held, held_round = Block(own.table.slice(last, 1), own.origin), place // ranks
                 own = Block(own.table.slice(0, last), own.origin)
             if own.table.num_rows:
                 yield own

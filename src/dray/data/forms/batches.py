@@ -81,7 +81,8 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
         if size is None:
             return
         rows -= taken
-        held = [Block(table.slice(taken), block.origin, own)] if rows else []
+        # With its length: Arrow makes rows of a table without columns.
+        held = [Block(table.slice(taken, rows), block.origin, own)] if rows else []
     if rows:
         yield run_of(joined(held))
 

@@ -20,6 +20,7 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
 from dray.data.forms.arrays import as_array  # noqa: E402
+from dray.data.forms.bare import bare_rows, joined_bare  # noqa: E402
 from dray.data.forms.lists import (  # noqa: E402
     as_arrays,
     is_array,
@@ -189,7 +190,7 @@ def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
     for row in rows:
         names.update(dict.fromkeys(row))
     if not names:
-        return pa.table({ITEM: pa.nulls(len(rows))}).drop_columns([ITEM])  # as many rows
+        return bare_rows(len(rows))
     return to_table({name: [row.get(name) for row in rows] for name in names})
 
 
@@ -303,6 +304,8 @@ def put_column(table: Table, name: str, values: Column) -> Table:
 
 def taken(table: Table, rows: RowNumbers) -> Table:
     """Return rows by their numbers."""
+    if not table.num_columns:
+        return bare_rows(len(rows))
     return table.take(_numbers(np.ascontiguousarray(rows, np.int64), pa.int64()))
 
 
@@ -312,6 +315,7 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
     Raises:
         DataFunctionError: No type holds all values of a column.
     """
+    tables = joined_bare(tables)
     if len(tables) == 1:
         return tables[0]
     schemas = [table.schema for table in tables]
@@ -457,6 +461,8 @@ def to_pandas(table: Table) -> Frame:
     """
     import pandas as pd
 
+    if not table.num_columns:
+        return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
     table = table.replace_schema_metadata(None)  # or pandas makes an index of columns, as it says
     values = {}
     for name in table.column_names:
