@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import dray
+import dray.testing
 from dray import session
 from dray.engines.process.hub.driver import DriverRuntime
+from dray.engines.process.hub.hub import Hub
 from dray.engines.rpc.framing import Inbox
 from dray.errors import (
     ActorUnavailableError,
@@ -23,7 +25,11 @@ from dray.errors import (
     TaskCancelledError,
     TaskError,
 )
-from dray.util.placement_group import placement_group, remove_placement_group
+from dray.util.placement_group import (
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support.gates import PATIENCE_S, Gate, until
 
@@ -130,6 +136,25 @@ def test_what_was_asked_for_and_is_not_wanted_any_more_holds_up_nobody() -> None
     for ref in reversed(refs):
         dray.cancel(ref)
     assert not runtime().status().waiting
+
+
+def test_a_group_moves_whose_node_dies_as_it_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    dray.init(nodes=[{"node_id": name, "num_cpus": 1} for name in "ab"], log_to_driver=False)
+    when_granted, late = Hub.when_granted, []
+    monkeypatch.setattr(Hub, "when_granted", lambda *call: late.append(call))
+    group = placement_group([{"CPU": 1}])
+    monkeypatch.undo()
+    (hub, asked, then) = late[0]
+    (node,) = asked.result().nodes
+    dray.testing.kill_node(node.node_id)
+    when_granted(hub, asked, then)
+    assert group.wait(PATIENCE_S)
+    (other,) = {"a", "b"} - {node.node_id}
+    assert placement_group_table(group)["bundles_to_node_id"] == {0: other}
+    within = PlacementGroupSchedulingStrategy(group)
+    node_id = dray.remote(lambda: dray.get_runtime_context().get_node_id())
+    task = node_id.options(num_cpus=1, scheduling_strategy=within)
+    assert dray.get(task.remote(), timeout=PATIENCE_S) == other
 
 
 def test_processes_of_many_environments_do_not_stay() -> None:

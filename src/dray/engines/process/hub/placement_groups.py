@@ -73,6 +73,8 @@ class Groups:
                 group = PlacementGroup(arrived_group(record.number, record.spec.bundles))
                 self._hub.store.seal(record.ready, pickle.dumps(group, 5))
             record.state = "CREATED"
+            if held.broken:  # a node of it has died since it was granted
+                self.settle_losses()
 
         self._hub.when_granted(asked, granted)
 
