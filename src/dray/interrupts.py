@@ -62,10 +62,20 @@ _sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
 
 
 class Guard:
-    """Stands in for a program's handler of a signal, and equals it."""
+    """Stands in for a program's handler of a signal, and equals it.
+
+    Trio takes its handler back only if it finds that very object. It drops it all the same as its
+    loop ends; then it is gone, and this stands in for Python's own.
+    """
 
     def __init__(self, handler: Callable[..., object]) -> None:
-        self.handler = handler
+        self._find = weakref.ref(handler) if _is_of_trio(handler) else lambda: handler
+
+    @property
+    def handler(self) -> Callable[..., object]:
+        """The program's handler."""
+        handler = self._find()
+        return signal.default_int_handler if handler is None else handler
 
     def __call__(self, number: int, frame: FrameType | None) -> object:
         """Call the handler, now or later."""
@@ -87,6 +97,10 @@ class Guard:
 
     def __hash__(self) -> int:
         return hash(self.handler)
+
+
+def _is_of_trio(handler: object) -> bool:
+    return str(getattr(handler, "__module__", None)).startswith("trio.")
 
 
 def _nearest(frame: FrameType | None) -> str | None:

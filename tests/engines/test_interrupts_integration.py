@@ -220,6 +220,21 @@ def test_handlers_that_others_set_meanwhile_are_theirs_again() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_is_heard_after_a_loop_of_trio_that_found_its_handler_wrapped() -> None:
+    def drop(number: int, frame: Any) -> None:
+        """Do what Trio's does once its loop has ended."""
+
+    drop.__module__ = "trio._core._ki"
+    signal.signal(signal.SIGINT, drop)
+    dray.get(echo.remote(1))
+    assert signal.getsignal(signal.SIGINT) is not drop  # so Trio leaves it, and forgets its own
+    del drop
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    dray.shutdown()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_session_whose_end_is_interrupted_has_ended(gate: Gate) -> None:
     waiting = held.remote(gate).future()
     gate.heard()
