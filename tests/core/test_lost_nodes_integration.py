@@ -139,6 +139,20 @@ def test_the_bundles_of_a_lost_node_move_and_what_runs_in_them_follows() -> None
     until(lambda: dray.available_resources()["CPU"] == 2)
 
 
+def test_a_bundle_that_names_its_nodes_stays_apart_from_others_when_it_moves() -> None:
+    dray.shutdown()
+    dray.init(engine="process", nodes=[{"node_id": name, "num_cpus": 2} for name in "abc"])
+    selectors = [{"ray.io/node-id": names} for names in ("in(a, b, c)", "b")]
+    group = placement_group([{"CPU": 1}] * 2, "STRICT_SPREAD", bundle_label_selector=selectors)
+    assert group.wait(PATIENCE_S)
+    first = placement_group_table(group)["bundles_to_node_id"][0]
+    [second] = {*"ac"} - {first}
+    dray.testing.kill_node(first)
+    until(lambda: placement_group_table(group)["bundles_to_node_id"] == {0: second, 1: "b"})
+    dray.testing.kill_node(second)  # there is no other that has none of them
+    assert placement_group_table(group)["state"] == "RESCHEDULING"
+
+
 def test_an_actor_that_asks_nothing_goes_where_there_are_cpus() -> None:
     dray.shutdown()
     none = {"node_id": "none", "num_cpus": 0, "resources": {"disk": 1}}

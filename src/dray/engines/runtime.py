@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, GetTimeoutError, NameTakenError
-from dray.scheduling.labels import NODE_ID
+from dray.scheduling.labels import narrowed
 from dray.scheduling.requests import Node, Request
 from dray.user_warnings import warn_user
 
@@ -262,16 +262,16 @@ class GroupSpec:
     def request(self) -> Request:
         return Request(self.bundles, self.strategy, self.selectors)
 
-    def request_of(self, numbers: Sequence[int], beside: Collection[str]) -> Request:
-        """Return the request for some of its bundles, beside others on nodes of these ids."""
-        apart = self.strategy == "STRICT_SPREAD" and beside
-        others = {NODE_ID: f"!in({', '.join(sorted(beside))})"} if apart else {}
-        selectors = self.selectors or [{}] * len(self.bundles)
-        return Request(
-            [self.bundles[number] for number in numbers],
-            self.strategy,
-            [{**others, **selectors[number]} for number in numbers],
-        )
+    def request_of(self, numbers: Sequence[int], without: Collection[str]) -> Request:
+        """Return the request for some of its bundles.
+
+        Args:
+            without: Ids of the nodes that have none of the others.
+        """
+        selectors = [self.selectors[number] if self.selectors else {} for number in numbers]
+        if self.strategy == "STRICT_SPREAD":
+            selectors = [narrowed(selector, without) for selector in selectors]
+        return Request([self.bundles[number] for number in numbers], self.strategy, selectors)
 
     def title(self, group_id: str) -> str:
         return f"placement group {self.name!r}" if self.name else f"placement group {group_id}"

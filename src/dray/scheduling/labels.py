@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dray.errors import ArgumentTypeError, ConfigError
 
@@ -62,6 +62,13 @@ def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
         True
     """
     return all(_allows(value, labels.get(name)) for name, value in selector.items())
+
+
+def narrowed(selector: Mapping[str, str], node_ids: Iterable[str]) -> dict[str, str]:
+    """Return a selector of the nodes that a selector allows among those of some ids."""
+    wanted = selector.get(NODE_ID, EXISTS)
+    allowed = sorted(node_id for node_id in node_ids if _allows(wanted, node_id))
+    return {**selector, NODE_ID: f"in({', '.join(allowed)})"}
 
 
 def _allows(wanted: str, label: str | None) -> bool:

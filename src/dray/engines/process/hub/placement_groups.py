@@ -108,9 +108,9 @@ class Groups:
         self._forgo(record)
         for number in lost:
             record.ledger.remove_node(record.nodes[number].node_id)
-        left = {node.node_id for node in record.nodes.values()} & alive
+        left = {node.node_id for node in record.nodes.values()}
         try:
-            demand = self._tasks.ledger.check(record.spec.request_of(lost, left))
+            demand = self._tasks.ledger.check(record.spec.request_of(lost, alive - left))
         except InfeasibleError:
             return  # what asks for these bundles fails
         self._ask(record, demand, lost)
