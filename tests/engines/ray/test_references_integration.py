@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 PROGRAM = """
-import asyncio, dray, os, ray, signal, sys, threading
+import asyncio, atexit, dray, os, ray, signal, sys, threading
 from dray.util import placement_group
 
 @dray.remote
@@ -131,9 +131,18 @@ try:
     dray.shutdown()
 except KeyboardInterrupt:
     print("interrupted, connected:", ray.is_initialized())
+atexit.register(lambda: left_over.join(0.5))  # once dray has ended
+start()
+await_long = lambda: asyncio.run(wait_for(sleep.remote()))
+left_over = threading.Thread(target=await_long, daemon=True)
+earlier = len(known._futures)
+left_over.start()
+while len(known._futures) == earlier:  # nothing tells of it
+    threading.Event().wait(0.01)
 """,
     )
     done = run(script, tmp_path, CLUSTER=cluster.address)
+    assert "EngineError" not in done.stderr  # of the daemon thread, which is as nothing to the end
     told = "EngineError dray.shutdown() was called; what was waited for will not come"
     said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
     assert len(said) == 9, done.stderr

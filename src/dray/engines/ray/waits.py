@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import ray
 from ray import _raylet
 
 from dray.errors import EngineError
+from dray.errors.base import is_left_over
 
 # The signals for which programs have handlers that raise.
 _SIGNALS = tuple(
@@ -38,7 +39,8 @@ _LEAVING_S = 5.0
 _changed = threading.Condition()
 _waits: Counter[int] = Counter()  # of each thread, by its id
 _ending: int | None = None  # the thread that shuts Ray down
-_futures: WeakSet[Future[Any]] = WeakSet()  # of values that are not there yet
+# Of values that are not there yet, with the threads that have asked.
+_futures: WeakKeyDictionary[Future[Any], threading.Thread] = WeakKeyDictionary()
 
 
 class _Stand:
@@ -126,7 +128,7 @@ def _shut_down() -> EngineError:
 
 def ends_with_session(future: Future[Any]) -> Future[Any]:
     """Return a future that Ray sets, and that learns of `shutdown()`."""
-    _futures.add(future)
+    _futures[future] = threading.current_thread()
     return future
 
 
@@ -151,7 +153,9 @@ def shut_down() -> None:
         return
     try:
         _end_waits()
-        for future in list(_futures):
+        for future, thread in list(_futures.items()):
+            if is_left_over(thread):
+                continue  # its event loop would show the error
             with contextlib.suppress(InvalidStateError):  # it has come just now
                 future.set_exception(_shut_down())
     finally:  # also if Ctrl-C interrupts what waits for a future
