@@ -22,9 +22,8 @@ An attempt is one start of the workers: `attempt.py` keeps what they have report
 ended how. Between two attempts the reservation stays, unless a node is lost or more are there.
 
 Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TEAR_DOWN`) call
-workers and wait for their answers; a signal handler cuts that short by `WorkerGroup.interrupt`,
-and the mailbox has the reason. Files are put together by the ranks, so that a commit here is a
-manifest and a rename, however large the checkpoint.
+workers and wait for their answers, unless a signal handler interrupts them (`interrupt`). Files
+are put together by the ranks: a commit here is a manifest and a rename, of whatever size.
 
 What holds on every path:
 
