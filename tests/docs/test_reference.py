@@ -12,7 +12,7 @@ import pytest
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
 # Modules, and a name that has an entry already.
 WITHOUT_ENTRY = (
-    *("dray.util.accelerators", "dray.train.collective", "dray.util.dask.ray_dask_get_sync"),
+    *("dray.util.accelerators", "dray.train.collective"),
     "dray.train.backend.BackendConfig",
     *(
         f"dray.util.multiprocessing.{name}" for name in ("JoinableQueue", "TimeoutError")
