@@ -389,13 +389,15 @@ def _use(name: str, **options: Any) -> None:
         _restart(name, options)
     if name == "ray":
         from dray.engines.ray.engine import RayEngine
-        from tests.support.clusters import comes_free
+        from tests.support.clusters import comes_free, give_up_missing
 
         engine = session.current_engine()
         assert isinstance(engine, RayEngine)
         engine._reservations.give_up()
         if not comes_free():
             _restart(name, options)  # the end of a job frees what it has not given back
+            if not comes_free(10):
+                give_up_missing()
 
 
 def _restart(name: str, options: dict[str, Any]) -> None:
