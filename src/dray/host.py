@@ -17,10 +17,12 @@ def cpu_count() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = os.cpu_count() or 1
-    for group in _control_groups("cpu"):
-        said = _seen(f"{group}/cpu.max") or _seen(f"{group}/cpu.cfs_quota_us")
-        quota, _, period = said.partition(" ")
-        period = period or _seen(f"{group}/cpu.cfs_period_us")
+    for folder, version in _control_groups("cpu"):
+        if version == 2:
+            quota, _, period = _seen(f"{folder}/cpu.max").partition(" ")
+        else:
+            quota = _seen(f"{folder}/cpu.cfs_quota_us")
+            period = _seen(f"{folder}/cpu.cfs_period_us") if quota.isdigit() else ""
         if quota.isdigit() and period.isdigit():
             cores = min(cores, max(1, int(quota) // int(period)))
     return cores
@@ -32,19 +34,21 @@ def memory_bytes() -> int:
     return min(total, group_limit("memory", "memory.max", "memory.limit_in_bytes") or total)
 
 
-def group_limit(controller: str, *names: str) -> int | None:
+def group_limit(controller: str, name: str, name_in_1: str) -> int | None:
     """Return the least that the control groups of this process say; None if they say nothing.
 
     Args:
         controller: Such as "memory".
-        names: Files that say it, in version 2 and version 1.
+        name: The file that says it.
+        name_in_1: The same in version 1.
     """
-    said = (_seen(f"{group}/{name}") for group in _control_groups(controller) for name in names)
+    groups = _control_groups(controller)
+    said = [_seen(f"{folder}/{name if v == 2 else name_in_1}") for folder, v in groups]
     return min((int(text) for text in said if text.isdigit()), default=None)
 
 
-def _control_groups(controller: str) -> Iterator[str]:
-    """Yield the folders of the groups that this process is in, from its own up to the root.
+def _control_groups(controller: str) -> Iterator[tuple[str, int]]:
+    """Yield the groups that this process is in, from its own up to the root: folder and version.
 
     A container sees its own group as the root, but may be told the name that it has outside.
     Source: `man 7 cgroups`, /proc/pid/cgroup.
@@ -52,11 +56,12 @@ def _control_groups(controller: str) -> Iterator[str]:
     for line in _seen("proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers or controller in controllers.split(","):
-            folder = f"sys/fs/cgroup/{controller}" if controllers else "sys/fs/cgroup"
+            version = 1 if controllers else 2
+            root = f"sys/fs/cgroup/{controller}" if controllers else "sys/fs/cgroup"
             while group.strip("/"):
-                yield folder + group
+                yield root + group, version
                 group = os.path.dirname(group)
-            yield folder
+            yield root, version
 
 
 def bytes_in_words(count: float) -> str:
@@ -148,7 +153,8 @@ def read(path: str) -> str:
 
 def _seen(path: str) -> str:
     """Return what a file says of this process; a made-up host need not have one."""
-    return read(path) or _read(f"/{path}")
+    said = read(path)
+    return said if said or host_root() == "/" else _read(f"/{path}")
 
 
 def _read(path: str) -> str:

@@ -111,7 +111,7 @@ def describe(number: int, file: str | None = None) -> str:
         soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         if soft != resource.RLIM_INFINITY:
             parts.append(f"this user may have {soft} processes and threads (ulimit -u)")
-        most = host.group_limit("pids", "pids.max")
+        most = host.group_limit("pids", "pids.max", "pids.max")
         if most is not None:
             parts.append(f"this container may have {most} (pids.max)")
         limits = " and ".join(parts) or "the system allows no more"
