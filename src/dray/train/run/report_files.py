@@ -100,8 +100,8 @@ class ReportFiles:
         Raises:
             StorageError: The file cannot be read.
         """
-        line = self._followers[rank].find(report, report_of) if self._followers else None
-        return None if line is None else WrittenReport(line)
+        body = self._followers[rank].find(report, report_of) if self._followers else None
+        return None if body is None else WrittenReport(body + b"}")
 
     def _prepare(self, rank: int, message: object) -> None:
         """See to it that a rank's file is read as far as it may be before its event is taken."""
@@ -137,9 +137,9 @@ class ReportFiles:
     def _read(self, rank: int) -> Iterator[tuple[int, WrittenReport]]:
         if time.monotonic() >= self._due[rank]:
             del self._due[rank]
-        for line, count in self._followers[rank].lines(TOLD):
-            report = WrittenReport(line, count)
-            if not line.rpartition(b",")[0].endswith(TOLD):
+        for body, count in self._followers[rank].lines(TOLD):
+            report = WrittenReport(body + b"}", count)
+            if not body.endswith(TOLD):
                 yield rank, report
             elif report.report > self._newest[rank]:
                 self._halted[rank] = report.report

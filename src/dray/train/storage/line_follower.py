@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -23,7 +23,8 @@ _GONE = (FileNotFoundError, NotADirectoryError)
 class LineFollower:
     """Reads the lines that are added to a file from now on, as they come.
 
-    The file is not kept open: a driver may follow more of them than it may have open.
+    Of a line it tells the body, as `sealed_body` returns it. The file is not kept open: a driver
+    may follow more of them than it may have open.
 
     Raises:
         StorageError: The file cannot be read. One that was deleted has no more lines: who writes
@@ -36,7 +37,7 @@ class LineFollower:
             self._begin = self._position = path.stat().st_size if path.exists() else 0
 
     def lines(self, mark: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield sound lines that are whole by now, each with the number of lines it stands for.
+        """Yield the bodies of sound lines that are whole by now, with how many each stands for.
 
         The last of many that are read at once stands for all of these, which saves most of the
         work (damaged ones are counted as well). Only where one of them has a mark each is yielded
@@ -52,11 +53,11 @@ class LineFollower:
                 lines = chunk[:end].split(b"\n") if end >= 0 else []
                 if mark in chunk:
                     for line in lines:
-                        if sealed_body(line) is not None:
-                            yield line, 1
+                        if (body := sealed_body(line)) is not None:
+                            yield body, 1
                         self._position += len(line) + 1
                 else:
-                    newest = next(filter(sealed_body, reversed(lines)), None)
+                    newest = _first_sound(reversed(lines))
                     if newest is not None:
                         yield newest, len(lines)
                     self._position += end + 1
@@ -65,10 +66,10 @@ class LineFollower:
                 size = _CHUNK if lines else 2 * size
 
     def find(self, number: int, number_of: Callable[[bytes], int]) -> bytes | None:
-        """Return the sound line that has a number, of those that were read, if there is one.
+        """Return the body of the sound line with a number, of those that were read, if it is there.
 
         Args:
-            number_of: Returns the number of a line, which is higher than that of the line before.
+            number_of: Returns the number of a body, which is higher than that of the line before.
         """
         found = None
         with self._failing, contextlib.suppress(*_GONE), self._open() as file:
@@ -83,12 +84,12 @@ class LineFollower:
         return found if found is not None and number_of(found) == number else None
 
     def _first_from(self, fd: int, offset: int) -> bytes | None:
-        """Return the first sound line that begins at an offset or after it, of those read."""
+        """Return the body of the first sound line from an offset on, of those that were read."""
         start = max(self._begin, offset - 1)  # in the line before, or at its end
         size = _PROBE
         while True:
             text = os.pread(fd, min(size, self._position - start), start)
-            line = next(filter(sealed_body, text.split(b"\n")[offset - start : -1]), None)
+            line = _first_sound(text.split(b"\n")[offset - start : -1])
             if line is not None or len(text) < size:
                 return line
             size *= 4
@@ -99,3 +100,7 @@ class LineFollower:
     @property
     def _failing(self) -> contextlib.AbstractContextManager[None]:
         return StorageError.instead(f"{self._path} cannot be read")
+
+
+def _first_sound(lines: Iterable[bytes]) -> bytes | None:
+    return next((body for body in map(sealed_body, lines) if body is not None), None)
