@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled
+from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, ref_to, settled
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
@@ -283,9 +283,7 @@ async def perform(work: Work, arguments: Stored) -> Results:
             if work.num_returns == "dynamic":
                 yielded, items = iter(value), []
                 for item in yielded:
-                    items.append(
-                        InlineRef(settled(Stored(pack(item, f"what {work.title} yielded"))))
-                    )
+                    items.append(ref_to(item, f"what {work.title} yielded"))
                 value = DynamicObjectRefGenerator(items)
             for part in split(value, work.count, work.title):
                 results.append(Stored(pack(part, f"what {work.title} returned")))
@@ -351,9 +349,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         if item is _END:
             self._end()
         elif not self._over:  # else it was cancelled meanwhile
-            self._items.append(
-                InlineRef(settled(Stored(pack(item, f"what {self._work.title} yielded"))))
-            )
+            self._items.append(ref_to(item, f"what {self._work.title} yielded"))
             self._made += 1
             self._iterator = items
 

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from dray.engines.inline.actor import InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
-from dray.engines.inline.values import InlineRef, Stored, settled
+from dray.engines.inline.values import InlineRef, Stored, ref_to
 from dray.engines.local import describe_job, describe_node, describe_worker, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.rpc.serialization import pack, pack_arguments
@@ -227,7 +227,7 @@ class InlineRuntime(Runtime):
         return [ref.value() for ref in own]
 
     def put(self, value: object) -> ObjectRef:
-        return InlineRef(settled(Stored(pack(value, "the value"))))
+        return ref_to(value, "the value")
 
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool

@@ -116,6 +116,11 @@ class InlineRef(Pickled, ObjectRef):
         return self.value()
 
 
+def ref_to(value: object, what: str) -> InlineRef:
+    """Return a reference to a copy of a value; `what` is its name in messages."""
+    return InlineRef(settled(Stored(serialization.pack(value, what))))
+
+
 class Loop:
     """An event loop on a thread of its own.
 
