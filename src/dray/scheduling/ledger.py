@@ -149,8 +149,8 @@ class Ledger:
         self.living: set[int] = set()  # by index
         self._staying: set[int] = set()  # those that take something new
         self._closed = False
-        self.add_nodes(nodes)
         self._unsettled: set[int] = set()  # those that are not there yet, and will be
+        self.add_nodes(nodes)
 
     def close(self) -> None:
         """Cancel what waits, and all that is asked for from now on."""
@@ -224,8 +224,10 @@ class Ledger:
             added = range(len(self.nodes), len(self.nodes) + len(nodes))
             self.nodes += nodes
             self.device_names.update(name for node in nodes for name in node.devices)
-            for book in self._books:
-                book += [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
+            whole = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
+            self._total += whole
+            for book in (self._free, self._free_without_tasks):
+                book += [capacity.copy() for capacity in whole]
             self.living.update(added)
             self._staying.update(added)
         return added
