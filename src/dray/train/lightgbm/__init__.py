@@ -262,8 +262,10 @@ def _know_network(machines: Sequence[tuple[str, int]]) -> None:
     if not machines:
         _network = {}
         return
+    # LightGBM connects those before to those after, and waits 200 ms for one that is not there yet:
+    # rank 0 mostly hears first that it is to begin.
     _network = {
-        "machines": ",".join(f"{address}:{port}" for address, port in machines),
+        "machines": ",".join(f"{address}:{port}" for address, port in reversed(machines)),
         "num_machines": len(machines),
         "local_listen_port": machines[session.assignment.rank][1],
     }
