@@ -1,9 +1,9 @@
-"""The contract of an engine: the few things that dray asks of whatever runs its workers.
+"""The contract of an engine: the operations that dray needs from the part that runs its workers.
 
-An engine knows nothing of training. It reserves resources, starts actors in them, carries calls
-to actors and messages back, and says when an actor's process has started and ended. Nothing here
-polls: calls answer through futures, everything else is pushed into a mailbox. `docs/new-engine.md`
-is the checklist for writing one.
+An engine knows nothing of training. It reserves resources, starts actors in them, carries calls to
+actors and messages back, and reports when an actor's process has started and ended. Nothing here
+polls: calls are answered through futures, and everything else is pushed into a mailbox.
+`docs/new-engine.md` is the checklist for writing an engine.
 """
 
 from __future__ import annotations

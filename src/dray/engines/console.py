@@ -1,9 +1,10 @@
-"""This process's standard output and error, as lines of workers are shown there.
+"""This process's standard output and error, as destinations of the lines of workers.
 
-They may be closed, full, missing, a terminal that is gone, of an encoding that lacks a character,
-or an object of the user's own: what shows lines is never ended by that. Nor is it held up where
-nobody reads, as behind a pager: the thread that shows lines is the one that hears of workers. So it
-writes only what there is room for, and leaves the rest to a thread that ends once it has caught up.
+A stream may be closed, full, missing, a terminal that is gone, of an encoding that lacks a
+character, or an object of the user's own. None of these ends the code that shows lines. A stream
+that nobody reads, as behind a pager, does not block it either, because the thread that shows lines
+also reads from the workers. That thread writes only as much as there is room for. The rest is left
+to a second thread, which ends once it has caught up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Packages and modules that a runtime environment asks for, and that this Python has already."""
+"""Packages and modules that a runtime environment asks for and that this Python already has."""
 
 from __future__ import annotations
 

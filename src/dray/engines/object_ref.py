@@ -1,4 +1,4 @@
-"""References to objects, and generators of them, as every engine's are."""
+"""References to objects, and generators of references, in the form that all engines share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A placement group as programs see it: also the value of what says that it is there."""
+"""A placement group as programs use it, and the value of the object that says when it is ready."""
 
 from __future__ import annotations
 

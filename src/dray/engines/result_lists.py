@@ -1,4 +1,4 @@
-"""The results of a call that has several: their number is given, or known only at its end."""
+"""The results of a call with several results, whose number is given or known only at its end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The contract of an engine for tasks, actors and objects, alike in the driver and in workers.
+"""The contract of an engine for tasks, actors and objects, equal in the driver and in workers.
 
-`Runtime` is the half of the contract that `dray.core` is written on; `base.py` is the half that
-training is written on. A function or class is bound to its options once, and called many times, so
-an engine may prepare as much as it likes.
+`Runtime` is the half of the contract that `dray.core` uses; `base.py` is the half that training
+uses. A function or class is bound to its options once and called many times, so an engine may do
+any amount of preparation at that point.
 """
 
 from __future__ import annotations

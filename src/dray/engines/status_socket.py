@@ -1,8 +1,9 @@
-"""The status socket: `dray status` finds the programs of this user by it, and asks them.
+"""The status socket, by which `dray status` finds the programs of this user and queries them.
 
-A program listens on a Unix socket whose name lies in no directory (Linux only), so that nothing is
-left when its process is killed. Names lie in the network namespace, which containers may share, and
-everybody can take one: so a part of it is random, and both sides look at the other one's user.
+A program listens on a Unix socket whose name is in no directory (Linux only), so that nothing is
+left when its process is killed. The names are in the network namespace, which containers may share,
+and any user can take one. So a part of the name is random, and both ends check the user of the
+other end.
 """
 
 from __future__ import annotations

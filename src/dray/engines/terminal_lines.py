@@ -1,12 +1,14 @@
-r"""A worker's output as a terminal would show it: lines that are whole, rows that still change.
+r"""A worker's output as a terminal would show it: complete lines, and rows that still change.
 
-Progress bars are drawn for a terminal of their own: they go back with carriage returns, and nested
-ones move the cursor up and down. Several workers share one terminal, so none may move its cursor.
-`Rows` follows the cursor of one stream instead, as far as bars need it, and yields a line when
-nothing reaches it any more. Colours (SGR) stay in the text; no other control sequence does.
+Progress bars are written for a terminal of their own: they use carriage returns, and nested bars
+move the cursor up and down. Several workers share one terminal, so none of them may move its
+cursor. `Rows` instead follows the cursor of one stream, as far as bars need it, and yields a line
+when the stream cannot reach it any more. Colours (SGR) stay in the text; all other control
+sequences are removed.
 
-A row above the cursor may be reached again: in a stream whose cursor was ever moved up, the last
-rows are kept back for that, and else those that have been rewritten. No I/O, no clock.
+In a stream whose cursor was ever moved up, a row above the cursor may be reached again, so the last
+rows are held back. In other streams only rows that have been rewritten are held back. This module
+does no I/O and has no clock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Limits of the threads that libraries compute with in a task or actor: one a CPU.
+"""Limits of the threads that libraries compute with in a task or actor: one for each CPU.
 
-As on Ray, `OMP_NUM_THREADS` says so where the user has not set it. Libraries read that when they
-are imported; those that are there already, as in a fork, are told.
+As in Ray, `OMP_NUM_THREADS` is set to the limit if the user has not set it. Libraries read the
+variable when they are imported. In libraries that are imported already, as in a fork, the limit is
+set by a call.
 """
 
 from __future__ import annotations

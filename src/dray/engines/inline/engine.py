@@ -1,7 +1,7 @@
 """The inline engine: actors live in this process and run on the thread that drives the run.
 
-For debugging: breakpoints and pdb work in the train function, and tracebacks are unwrapped. The
-loop that waits on the mailbox moves to a thread of its own, so that callbacks, checkpoints and
+It is for debugging: breakpoints and pdb work in the train function, and tracebacks are not wrapped.
+The loop that waits on the mailbox moves to a thread of its own, so that callbacks, checkpoints and
 progress happen while the train function runs, as on every engine.
 """
 

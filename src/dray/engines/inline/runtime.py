@@ -1,10 +1,10 @@
 """Tasks, actors and objects in this process, for debugging.
 
-A task runs when it is submitted, on the thread that submits it, and so do the methods of actors.
-Generators go on when somebody asks for the next item. Only actors with async methods have a
-thread of their own, for their event loop: one of their calls may wait for what another one does.
-Values are copied by pickling, as they would be on the way to another process. Nothing waits for
-resources, but what can never have them is refused.
+A task runs when it is submitted, on the thread that submits it, and so do the methods of actors. A
+generator continues when the next item is requested. Only an actor with async methods has a thread
+of its own, for its event loop, because one of its calls may wait for another one. Values are copied
+by pickling, as they would be on the way to another process. No task waits for resources, but a
+request that can never be met is refused.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Starts of worker processes by fork servers, and removal of anything they leave."""
+"""Starts of worker processes by fork servers, and the removal of anything that workers leave."""

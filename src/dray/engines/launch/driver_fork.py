@@ -1,15 +1,15 @@
 """A fork server that shares the driver's imports: a fork of the driver, where that is safe.
 
-A script that has imported torch itself need not wait for a second import. Forking is safe if the
-process has one thread at that moment: then no lock is held by a thread that the fork lacks, and
-there is no OpenMP pool and no CUDA context, which both have threads. Whether it had one is known
-only afterwards, since numpy's BLAS ends its threads as part of a fork: so the fork waits until its
-parent has counted its own threads, and is thrown away if there is a second one. Nor may it have
-opened an accelerator.
+If the script itself has imported torch, the server need not import it again. A fork is safe if the
+process has one thread at that moment. Then no lock is held by a thread that the fork lacks, and
+there is no OpenMP pool and no CUDA context, which both have threads. Numpy's BLAS ends its threads
+as part of a fork, so the number of threads is known only afterwards: the fork waits until its
+parent has counted its own threads, and is discarded if there is a second one. The process must not
+have opened an accelerator either.
 
-What the driver's memory holds must not act in the fork: descriptors lead nowhere, signal handlers
-are gone, and those of `logging` that do not write to the console, `__main__` is empty, and nothing
-is ever finalised.
+State in the driver's memory must not act in the fork. Descriptors are redirected, signal handlers
+are removed, and so are handlers of `logging` that do not write to the console. `__main__` is empty,
+and nothing is ever finalised.
 """
 
 from __future__ import annotations

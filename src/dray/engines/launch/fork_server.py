@@ -1,8 +1,8 @@
-"""The fork server: imports the frameworks once, then forks a worker whenever the driver asks.
+"""The fork server, which imports the frameworks once and then forks a worker for each request.
 
-It is a fresh interpreter (it never runs the user's `__main__`), it has one thread, and it opens no
-CUDA context, no OpenMP pool and no XLA client, so that its forks are clean. It is also the parent
-of all workers: it reaps them, says how they ended, and kills what they leave behind.
+It is a fresh interpreter that never runs the user's `__main__`. It has one thread and opens no CUDA
+context, no OpenMP pool and no XLA client, so that its forks are clean. It is also the parent of all
+workers: it reaps them, reports how they ended, and kills the processes that they leave behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The heir of a fork server: a fork of it that has more modules, and makes the next workers.
 
-It imports beside the server, which goes on to serve. An import that fails, hangs, crashes or makes
-the process unfit for forks costs the heir, and nobody else.
+It imports beside the server, which continues to serve. An import that fails, hangs, crashes or
+makes the process unfit for forks costs only the heir.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Modules that workers have imported beyond their fork server: their import in its heir.
+"""Modules that workers have imported beyond their fork server, and their import in its heir.
 
-A server that has them saves its next workers the time. But a fork has no threads, so a module that
-starts some must not be there; nor may one be that opens a device, starts a process, or reads what
-differs from rank to rank. That is seen only by importing it, in a fork that is given up then.
+If the server already has these modules, its next workers need not import them. But a fork has no
+threads, so a module that starts threads must not be imported there. Nor must a module that opens a
+device, starts a process, or reads a variable that differs between ranks. This shows only when the
+module is imported, so it is imported in a fork, which is then discarded.
 """
 
 from __future__ import annotations

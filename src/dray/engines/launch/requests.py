@@ -1,8 +1,9 @@
-"""Requests to a fork server, in order; some are held back until others are answered.
+"""Requests to a fork server, in order; some are held back until earlier ones are answered.
 
 Descriptors that were sent and not yet received belong to no process. Linux counts them for each
-user, and refuses more than a process may have files open (ETOOMANYREFS). A fresh server receives
-nothing before its imports are done, so a driver that wants many workers at once meets that limit.
+user, and refuses more of them than the number of files that a process may open (ETOOMANYREFS). A
+fresh server receives nothing before its imports are done, so a driver that requests many workers at
+once would reach that limit.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Shared memory and semaphores that a worker makes under a name: they go when the worker goes.
+"""The removal of named shared memory and semaphores of a worker when the worker ends.
 
-multiprocessing tells a tracker process what it makes, and that process would clean up. But in a
-worker it would be in the worker's process group, and be killed with it. So the fork server is the
-workers' tracker: it reads what they tell, and needs no process more. The socket on which they tell
-it carries, the other way, what a worker must hear while it works.
+multiprocessing reports them to a tracker process, which would remove them. But in a worker that
+process would be in the worker's process group, and be killed with it. So the fork server is the
+tracker of its workers: it reads their reports and needs no further process. In the other direction,
+the socket of these reports carries the messages that a worker must receive while it works.
 
 The protocol is that of `multiprocessing.resource_tracker`: a line is `REGISTER:name:kind`,
-`UNREGISTER:name:kind` or a probe, and is written as one. From Python 3.15 on it is the same in
-JSON, and the name in base64.
+`UNREGISTER:name:kind` or a probe, and is written in one call. From Python 3.15 on, the line is JSON
+with the name in base64.
 """
 
 from __future__ import annotations

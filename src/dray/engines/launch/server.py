@@ -1,4 +1,4 @@
-"""The driver's end of fork servers: asks them for workers, and for their end."""
+"""The driver's end of fork servers: requests for workers, and for the servers' end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The shared library of PyTorch, loaded by a thread beside imports that do not need it.
 
-To map, relocate and initialise its 400 MB takes a fifth of a second, for which `import torch` holds
-Python's lock. `dlopen` called through ctypes does not hold it: what else is to be imported can be,
-as long as it loads no library itself, for which it would wait.
+Mapping, relocating and initialising its 400 MB takes a fifth of a second, during which
+`import torch` holds the GIL. `dlopen` called through ctypes does not hold it. So other modules can
+be imported meanwhile. Modules that load a library themselves would wait for `dlopen`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The system's limits of open files and processes: raised where allowed, named where met."""
+"""The system's limits of open files and processes: raised if allowed, and named in errors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Messages between a driver and its workers: framing, serialization, and the wire of training."""
+"""Messages between a driver and its workers: framing, serialization, the protocol of training."""

@@ -1,4 +1,4 @@
-"""Names that a function's code uses, without a call of it."""
+"""Names that a function's code uses, found without calling the function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread that waits on everything an engine hears from, and calls what belongs to it."""
+"""One thread that waits on all sources of an engine, and calls the handler of each."""
 
 from __future__ import annotations
 

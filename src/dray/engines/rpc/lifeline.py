@@ -1,29 +1,33 @@
-"""Ties between the lives of processes, so that nothing outlives the driver.
+"""Ties between the lives of processes, so that no process outlives the driver.
 
-Every worker leads a process group, and every worker and the fork server adopt what loses its parent
-below them (Linux), so that a worker's children stay below it, also those that it has started in a
-session of their own or as daemons. Whoever notices a death kills groups and what is below. A
-`kill -9` of any process, or of two, leaves none behind:
+Every worker leads a process group. On Linux, every worker and the fork server are also subreapers:
+they adopt the processes below them that lose their parent. So a worker's children stay below it,
+even those that it has started in a session of their own or as daemons. The process that notices a
+death kills the process group and all processes below. After a `kill -9` of any one or two
+processes, none is left behind:
 
-- a worker dies: the fork server, its parent, kills its group, and what has become its own child;
-- the driver dies: the fork server sees it by a process handle and kills all that is below it (while
-  it is still importing, by a pipe whose hang-up the kernel answers with a signal);
-- the fork server dies: the driver sees its socket close and kills all workers with what is below;
-- the fork server's heir dies: the server ends what it had and itself, and the driver sees that; an
-  heir that sees its server's end does the same, and the kernel kills one that still imports;
-- both die: every worker sees its control socket close and kills what is below it and its own group
-  (one that is stopped then is woken by the kernel);
-- a worker and the fork server die at the same moment: the worker's group is killed by the driver;
-  but what it had in sessions of its own has become the child of some process above, and stays.
+- A worker dies: the fork server, its parent, kills its group, and the processes that have become
+  its own children.
+- The driver dies: the fork server notices it by a process handle and kills all processes below
+  itself. While it is still importing, it uses a pipe, whose hang-up makes the kernel send a signal.
+- The fork server dies: the driver sees its socket close and kills all workers and the processes
+  below them.
+- The fork server's heir dies: the server ends the heir's workers and itself, and the driver notices
+  that. An heir that notices its server's end does the same. The kernel kills an heir that is still
+  importing.
+- Driver and fork server die: every worker sees its control socket close and kills all processes
+  below it and its own group. The kernel wakes a stopped worker for this.
+- A worker and the fork server die at the same moment: the driver kills the worker's group. But the
+  processes that the worker had in sessions of their own have become children of a process further
+  up, and stay.
 
-Python children of a worker (data loaders, pools) are tied to it by the kernel besides, by a
-parent-death signal. Workers are not tied to the fork server by one: it would kill them before they
-could kill what they have started.
+The kernel also ties Python children of a worker (data loaders, pools) to it, by a parent-death
+signal. Workers have no such signal for the fork server: it would kill them before they could kill
+the processes that they have started.
 
-On systems other than Linux nothing is adopted, and processes in sessions of their own stay.
+On systems other than Linux no process is adopted, and processes in sessions of their own stay.
 
-Shared memory that a worker has made is removed by the fork server; see
-`launch/resource_tracker.py`.
+The fork server removes the shared memory that a worker has made; see `launch/resource_tracker.py`.
 """
 
 from __future__ import annotations

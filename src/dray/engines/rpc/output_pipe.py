@@ -1,4 +1,4 @@
-"""The descriptors from which a driver reads what a process prints."""
+"""The descriptors from which a driver reads the output of a process."""
 
 from __future__ import annotations
 

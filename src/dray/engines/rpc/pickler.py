@@ -1,4 +1,4 @@
-"""The pickler of functions and values that travel: cloudpickle's, for modules of any type."""
+"""The pickler for functions and values that are sent: cloudpickle's, for modules of any type."""
 
 from __future__ import annotations
 

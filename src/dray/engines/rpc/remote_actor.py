@@ -1,7 +1,7 @@
-"""The driver's end of an actor in another process: its calls, its answers, its output, its end.
+"""The driver's end of an actor in another process: its calls, answers, output and end.
 
-It speaks `wire.py` over one connection and reads output from two descriptors. How the process is
-made, and who says that it is gone, differs from engine to engine; the rest is here.
+It uses the protocol of `wire.py` over one connection, and reads output from two descriptors. Each
+engine has its own way to start the process and to learn of its end; the rest is here.
 """
 
 from __future__ import annotations

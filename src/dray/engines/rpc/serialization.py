@@ -1,13 +1,14 @@
-"""Values on their way between processes: pickled, large buffers apart, references noted.
+"""Values in messages between processes: pickled, with large buffers apart and references noted.
 
-A payload is what stands for a value in messages:
+A payload stands for a value in messages:
 
 - `bytes`: its pickle;
 - `(INLINE, pickle, buffers, writable)`: the same, with buffers that the pickle refers to;
 - `(STORED, region, offset, lengths, writable)`: in shared memory, the pickle first;
 - `(SPILLED, offset, lengths, writable)`: on the disk;
-- `(RAISED, error, where)`: a task raised; `(FAILED, error)`: dray's own error stands in its place;
-  `(INIT_FAILED, error, where, actor id)`: an actor is gone, because its `__init__` raised.
+- `(RAISED, error, where)`: the error that a task has raised;
+- `(FAILED, error)`: an error of dray in place of the value;
+- `(INIT_FAILED, error, where, actor id)`: an actor is gone because its `__init__` raised.
 """
 
 from __future__ import annotations

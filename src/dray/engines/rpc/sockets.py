@@ -1,4 +1,4 @@
-"""Sockets between processes of dray, whatever a program has set for its own sockets and signals."""
+"""Sockets between processes of dray, unaffected by a program's settings of sockets and signals."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-r"""Titles within the output of a worker: the names of the tasks that lines are of.
+r"""Titles within the output of a worker: the name of the task that has written each line.
 
-A worker runs one task after another, often before the driver hears of that, and what they print
-comes through pipes of its own. So the title goes with the text: a task's first words follow its
-name, and an empty one ends them. It is a control sequence (`ESC ] dray;NAME BEL`) of the kind that
-terminals skip. What does not pass the streams of Python has none.
+A worker runs one task after another, often before the driver learns of it, and the output of the
+tasks uses pipes of its own. So the title is sent with the text: the name of a task comes before its
+first output, and an empty title ends it. A title is a control sequence (`ESC ] dray;NAME BEL`) of a
+kind that terminals skip. Output that bypasses Python's streams has no title.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wire of training workers and fork servers: calls, answers, errors, and their pickling."""
+"""The message protocol of training workers and fork servers: calls, answers, errors, pickling."""
 
 from __future__ import annotations
 
