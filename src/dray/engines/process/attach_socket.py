@@ -1,7 +1,7 @@
-"""The attach socket: workers leave sockets of training workers of their own for the driver.
+"""The attach socket, through which workers pass sockets of training workers to the driver.
 
-What workers say to the hub carries no descriptors. So who has one to pass on connects to a Unix
-socket without a file, whose random name the driver has told it.
+Messages of workers to the hub carry no descriptors. So a worker with a socket to pass on connects
+to a Unix socket without a file. The driver has told it the random name of that socket.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process engine: workers are processes of this machine, and there is no daemon.
 
-A fork server makes the workers; each worker has a socket pair to the driver for calls, answers and
-messages, and two pipes for its output. One thread here waits on all of them and hands out what
-comes: answers to futures, the rest to mailboxes.
+A fork server makes the workers. Each worker has a socket pair to the driver for calls, answers and
+messages, and two pipes for its output. One thread here waits on all of them. It passes answers to
+futures, and everything else to mailboxes.
 """
 
 from __future__ import annotations

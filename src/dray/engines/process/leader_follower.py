@@ -1,9 +1,9 @@
 """Leader/followers: the thread that waits for an answer also reads the shared sockets for all.
 
-A thread that waits while another one reads costs two switches between threads an answer, which is
-more than all the rest of a call. So the thread that waits reads, for everybody; when it has what it
-wants it leaves, and another one that waits takes over. A driver has a thread besides that reads
-while nobody waits.
+If one thread waits while another one reads, each answer costs two thread switches, more than the
+rest of a call. So the thread that waits also reads, for all threads. When it has its answer it
+leaves, and another waiting thread takes over. A driver also has a thread that reads while no thread
+waits.
 """
 
 from __future__ import annotations

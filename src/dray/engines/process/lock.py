@@ -1,8 +1,9 @@
-"""The lock under which a process talks to the hub, and in the driver the hub's own.
+"""The lock under which a process talks to the hub; in the driver it is the hub's own.
 
-A program's finalisers (`__del__`, weak references' callbacks) are run by the garbage collector at
-any step, also in here, and may call dray. A thread that has the lock would wait for itself then. So
-it does not take it twice: what needs no answer is done as the lock is let go, the rest is refused.
+The garbage collector may run a program's finalisers (`__del__`, callbacks of weak references) at
+any step, even while dray holds this lock, and they may call dray. The thread would then wait for
+itself. So a thread does not take the lock twice: a call that needs no answer is done when the lock
+is released, and any other call is refused.
 """
 
 from __future__ import annotations

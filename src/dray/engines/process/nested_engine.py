@@ -1,4 +1,4 @@
-"""The engine of a worker that trains something itself, on what its session has."""
+"""The engine of a worker that trains something itself, with resources of its session."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Every worker leads a process group. On Linux, every worker and the fork server a
 they adopt the processes below them that lose their parent. So a worker's children stay below it,
 even those that it has started in a session of their own or as daemons. The process that notices a
 death kills the process group and all processes below. After a `kill -9` of any one or two
-processes, none is left behind:
+processes, none is left behind, except in the last case:
 
 - A worker dies: the fork server, its parent, kills its group, and the processes that have become
   its own children.

@@ -1,1 +1,1 @@
-"""One process's side of the conversation with the control plane, in the driver and in workers."""
+"""One process's side of the conversation with the hub, in the driver and in workers."""

@@ -1,7 +1,7 @@
 """The conversation of one process of a session with the hub.
 
-The driver calls the hub, a worker sends it messages; the operations are the `on_...` methods
-in `hub/`.
+The driver calls the hub directly, and a worker sends it messages. The operations are the `on_...`
+methods in `hub/`.
 """
 
 from __future__ import annotations

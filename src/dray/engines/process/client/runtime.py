@@ -1,7 +1,7 @@
-"""Tasks, actors and objects as any process of a session sees them: it asks the hub.
+"""Tasks, actors and objects for any process of a session, by way of the hub.
 
-The driver calls the hub, a worker sends it messages; the operations are the `on_...` methods
-in `hub/`.
+The driver calls the hub directly, and a worker sends it messages. The operations are the `on_...`
+methods in `hub/`.
 """
 
 from __future__ import annotations

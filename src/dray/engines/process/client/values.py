@@ -1,4 +1,4 @@
-"""Objects as one process of a session sees them: stored, read, and waited for."""
+"""Objects in one process of a session: storing them, reading them, and waiting for them."""
 
 from __future__ import annotations
 

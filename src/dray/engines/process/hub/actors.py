@@ -1,4 +1,4 @@
-"""Actors in the hub: made, called in order, made again, and ended."""
+"""Actors in the hub: their creation, the order of their calls, their restarts, and their end."""
 
 from __future__ import annotations
 

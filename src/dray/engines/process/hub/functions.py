@@ -1,4 +1,4 @@
-"""Functions and classes as the hub knows them: their options, and the resources they ask for."""
+"""Functions and classes in the hub: their options, and the resources that they request."""
 
 from __future__ import annotations
 

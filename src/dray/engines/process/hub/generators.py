@@ -1,11 +1,11 @@
-"""Streams in the hub: the items of generator tasks, in order, for those who ask for the next.
+"""Streams in the hub: the items of generator tasks, in order, for the processes that read them.
 
-A stream begins with its task and lives as long as a reference to it does; it has the task's number.
-It holds what its only reader has not come by. As long as somebody else refers to it (another
-process, an argument or a value with the generator in it), it holds all items from there on, so a
-reader may come late, several may read, and a reader that runs again reads again. An error is the
-last item, and raises when it is got. A task that runs again yields its items anew: what the stream
-has, or has had, is dropped.
+A stream begins with its task, has the task's number, and lives as long as a reference to it. It
+holds the items that its only reader has not passed. While there is another reference (in another
+process, an argument or a value that contains the generator), the stream holds all items from there
+on. So a reader may start late, several may read, and a reader that runs again reads again. An error
+is the last item, and is raised when that is read. If the task runs again, it yields all items anew,
+and the stream drops those that it has or has had.
 """
 
 from __future__ import annotations

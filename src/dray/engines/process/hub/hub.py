@@ -1,43 +1,45 @@
-"""The hub: the one place, in the driver, that knows every object, task, actor and worker.
+"""The hub: the only place, in the driver, that knows every object, task, actor and worker.
 
-There is no daemon and no second copy of anything: what the hub says is so. Each part of it keeps
-one kind of thing, and is made after the parts that it uses:
+There is no daemon and no second copy of any state. Each part of the hub keeps one kind of thing,
+and is made after the parts that it uses:
 
-    hub.py               objects, who holds them, and answers
+    hub.py               objects, the processes that hold them, and answers
     generators.py        streams of items
-    functions.py         functions and classes, and the class of demand that each belongs to
+    functions.py         functions and classes, and the scheduling class of each
     lookahead.py         short tasks that are sent ahead, and recalled
     task_table.py        tasks and calls that have not ended: what they wait for, and what they hold
     tasks.py             tasks, from their queue over a worker to the results
     actors.py            actors, and the order of their calls
     placement_groups.py  bundles that are set aside
-    orphans.py           what a process that was lost leaves, and nobody else refers to
+    orphans.py           tasks and actors of a lost process that nothing else refers to
     waits.py             questions that wait for any of these
     leases.py            resources for engines inside workers
-    lost_nodes.py        what waits for simulated nodes that are gone
+    lost_nodes.py        work that waits for simulated nodes that are gone
     status.py            all of it, for people
     timeline.py          when tasks and calls have run, if that is asked for
-    stalls.py            whether all of it waits for what nothing will free
+    stalls.py            detection of work that waits for resources which nothing will free
 
-`protocol.py` lists what processes can say; `driver.py` carries it here and back.
+`protocol.py` lists the messages of processes; `driver.py` carries them here and back.
 
-Invariants, on which the rest is built:
+The rest of the code relies on these invariants:
 
-- One lock (`lock.py`) guards everything, and nothing waits while it is held: what cannot be
-  answered yet is answered later, by whoever makes it true. What the ledger, futures or finalisers
-  call back about is put into the lock's queue and done as it is let go, so no part of the hub is
-  ever entered twice by one thread.
-- Replies to the driver are given when the lock is free again, since its threads may wake and come
-  in here. A worker's reply is only written to its socket, which never blocks.
+- One lock (`lock.py`) guards everything, and no code waits while it is held. If a question cannot
+  be answered yet, the code that makes the answer available answers it later. Callbacks of the
+  ledger, of futures and of finalisers are put into the lock's queue and run when it is released, so
+  no thread ever enters a part of the hub twice.
+- Replies to the driver are given when the lock is free again, since its threads may wake and enter
+  the hub. A worker's reply is only written to its socket, which never blocks.
 - An object lives while its count is above 0. A process counts once, however many references it has
-  (`Client.holds`); so do a task for each argument, and an object for each reference in its value.
-  Whoever sends a reference holds it until the receiver is known to: a task holds its arguments, a
-  value its references, and `give` counts for a process before it hears of the object.
-- All that a process can take (references, regions of memory it looks into, room it was given,
-  files it reads, leases, questions) stands in its `Client`. When it is gone, however it went,
-  `forget_client` gives back exactly that, so nothing leaks and nobody else has to clean up.
-- What a process says arrives in the order in which it said it, and a dead worker's last words are
-  read before its end is told: a result that was sent counts.
+  (`Client.holds`). Each argument of a task counts once, and so does each reference in the value of
+  an object. The sender of a reference holds it until the receiver is known to hold it: a task holds
+  its arguments, a value its references, and `give` counts for a process before it hears of the
+  object.
+- The `Client` of a process records all that the process can take: references, regions of memory
+  that it has mapped, memory it was given, files it reads, leases, questions. When the process ends,
+  for whatever reason, `forget_client` returns exactly these. So nothing leaks, and no other code
+  has to clean up.
+- Messages of one process arrive in the order in which it sent them. The last messages of a dead
+  worker are read before its end is handled, so a result that was sent counts.
 """
 
 from __future__ import annotations

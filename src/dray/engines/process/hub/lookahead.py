@@ -1,16 +1,18 @@
-"""Short tasks that are sent ahead: to a worker that is still at another one.
+"""Short tasks that are sent ahead to a worker that still runs another one.
 
-To tell a worker of the next task when it is done with the last costs two switches between
-processes, which is more than all the rest of a short task. So a worker whose tasks are short gets
-some more of the same kind, which run one after the other as if they had been sent one by one.
+If the driver sends a worker its next task only after the last one has ended, that costs two
+switches between processes, more than the rest of a short task. So a worker whose tasks are short
+gets some more tasks of the same kind. They run one after the other, as if they had been sent one by
+one.
 
-None of them may be stuck behind one that turns out long, waits, or holds resources that somebody
-else asks for. Then they are recalled: the worker's control thread hears it at once, whatever runs,
-and says of each whether it had begun; those that had not go back to the front of their queue.
-Dispatches of a worker are counted on both sides, so that nobody mistakes one for another.
+None of them may be stuck behind a task that takes long, waits, or holds resources that another
+request needs. In these cases they are recalled. The worker's control thread receives the recall at
+once, whatever the main thread does, and reports for each task whether it had begun. Tasks that had
+not begun return to the front of their queue. Both ends count the dispatches of a worker, so that
+they cannot confuse two dispatches.
 
-Sent ahead is only what has nothing to give back if it is recalled: its arguments are in its
-message, it waits for no object, has no devices and one process for many calls.
+A task is sent ahead only if it has nothing to return when it is recalled: its arguments are in its
+message, it waits for no object, has no devices, and its process runs many calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loss of a simulated node: what waits for it goes elsewhere if it may, or fails."""
+"""The loss of a simulated node: waiting work moves to another node if allowed, or fails."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Orphans: what a process that was lost had submitted or made, and nobody else refers to.
+"""Orphans: tasks and actors of a lost process that nothing else refers to.
 
-A process is lost if it ends amid a task or a training, or as an actor that is in service: killed,
-crashed. Nobody will come for what it waited for, and if it runs again it submits the same once
-more. What a process leaves that ends in the ordinary way goes on, and so do calls of actors that
-others have handles of.
+A process is lost if it is killed or crashes during a task or a training, or as an actor in service.
+Nothing will collect the results it waited for, and if it runs again it submits the same tasks once
+more. If a process ends in the ordinary way, the work that it has submitted continues. So do calls
+of actors to which other processes have handles.
 """
 
 from __future__ import annotations

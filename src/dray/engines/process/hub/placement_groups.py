@@ -1,6 +1,6 @@
 """Placement groups in the hub: each has a ledger of its own, whose nodes are its bundles.
 
-A group is there until it is removed, and known as such as long as somebody has a handle.
+A group exists until it is removed, and the hub knows its state as long as a handle exists.
 """
 
 from __future__ import annotations

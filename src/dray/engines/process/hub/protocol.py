@@ -1,16 +1,17 @@
-"""The protocol of the hub, the wire of tasks and actors: its operations, and what workers hear.
+"""The hub's message protocol for tasks and actors: its operations, and the messages to workers.
 
-A message is a tuple: a word and its arguments. The word leads to an operation (`operations`), whose
-first argument is the process that speaks. An operation with a `question` is answered, with
-("answer", question, answer), now or later; an answer ("refused", error) raises where it is waited
-for. All others are never answered. The driver's own thread calls the same operations without a
-socket between, and `submit` and `call` return to it. All of them run with the hub's lock held.
+A message is a tuple of a word and its arguments. The word selects an operation (`operations`),
+whose first argument is the process that sent the message. An operation with a `question` is
+answered with ("answer", question, answer), now or later. An answer ("refused", error) raises where
+the process waits for it. All other operations are never answered. The driver's own thread calls the
+same operations without a socket, and `submit` and `call` return a value to it. All operations run
+with the hub's lock held.
 
-A worker hears, besides answers:
+Besides answers, a worker receives:
 
     ("begin", environment)                   once, before anything else
     ("kind", key, what, blob, info)          a function or class, before its first use there
-    ("forget", keys)                         some that are not used any more
+    ("forget", keys)                         functions and classes that are not used any more
     ("run", grant, *job)                     a task, with the accelerators it has
     ("make", details, *job)                  the actor that will live in it
     ("call", *job)                           a method of its actor

@@ -1,8 +1,9 @@
-"""Stalls: work that waits for resources which nothing that runs is going to free.
+"""Stalls: work that waits for resources which no running work is going to free.
 
-The driver looks when it has heard nothing from any worker for a while. Actors, placement groups and
-trainings keep what they hold until somebody ends them; if no task is at work that would free
-something as it ends, whatever waits for resources waits for ever, and the program is silent.
+Actors, placement groups and trainings keep their resources until the program ends them. If no task
+is running that would free resources at its end, all work that waits for resources waits for ever,
+and the program is silent. So the driver looks for a stall when no worker has sent a message for a
+while.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hub's status: nodes, actors, tasks, and what waits for what."""
+"""The hub's status: nodes, actors, tasks, and the objects or resources that they wait for."""
 
 from __future__ import annotations
 

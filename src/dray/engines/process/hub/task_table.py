@@ -2,11 +2,11 @@
 
 Invariants:
 
-- `running` has every task and call from `accept` to `close`, waiting or not; each is closed exactly
+- `running` has every task and call from `accept` to `close`, waiting or not. Each is closed exactly
   once, and `over` says so. Everything that it holds (its function, arguments, their regions, its
   children's entries) is given back there and nowhere else.
-- `close` comes before the results are sealed with an error, since what depends on them is ended in
-  the same breath and must not find this task waiting.
+- `close` comes before the results are sealed with an error, because the tasks that depend on them
+  end in the same step and must not find this task waiting.
 """
 
 from __future__ import annotations

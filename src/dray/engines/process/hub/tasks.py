@@ -1,32 +1,33 @@
 """Tasks in the hub: from the call over the queue of their class to a worker, and results back.
 
-    submitted -> waits for arguments -> in the queue of its shape -> on a worker -> over
+    submitted -> waits for arguments -> in the queue of its class -> on a worker -> over
                                               ^------- runs again -------|
 
-Tasks that ask for the same resources, runtime environment and place are of one scheduling class
-(`SchedulingClass`), and any of them can take another's place. So the ledger is asked once for each
-class, not once for each task: a queue has at most one request in the ledger (`asked`), and what is
-granted goes to the first in the queue, with an idle worker or a new one. A worker that is done
-takes the next task of its queue with the resources that it has (`left`): between two tasks of one
-kind there is one message each way, or less if they are short (`lookahead.py`), and no word with the
-ledger. It gives up its resources only when the queue is empty or somebody waits for other
-resources, so no class starves another.
+Tasks that request the same resources, runtime environment and place belong to one scheduling class
+(`SchedulingClass`), and any of them can take another's place. So there is at most one request in
+the ledger for each class (`asked`), not one for each task. The grant goes to the first task of the
+queue, with an idle worker or a new one. A worker that has finished a task takes the next task of
+its queue with the resources that it has (`left`). So between two tasks of one kind there is one
+message each way, or less if they are short (`lookahead.py`), and no call of the ledger. The worker
+gives up its resources only when the queue is empty or another request needs them, so no class
+starves another.
 
-A task that waits for others' work lends its CPUs out (`release_cpus`) and gets them back at once
-when that is there (`reacquire_cpus`), even if there are too many in use for a while: a task that
-waits for its own children can never keep them from running. They go before tasks of less depth: if
-further parents began first, each would keep a process that waits.
+A task that waits for others' work lends its CPUs (`release_cpus`). When the work is done it gets
+them back at once (`reacquire_cpus`), even if too many are then in use for a while. So a task that
+waits for its own children can never keep them from running. Children go before tasks of less depth:
+if further parents began first, each would keep a process that waits.
 
 Invariants:
 
-- A result is sealed once; the first word counts. So a worker's answer is heeded only while the task
-  is on that worker (`task.worker is worker`): one that was lost and runs again has another.
-- A task runs again when its worker dies or it raises what may be retried, as often as `retries`
-  says; never after it was cancelled. A generator that has yielded runs again only after a death.
-- A cancelled task that returns all the same has its result; a call of an actor does not.
-- Calls of actors stand in the same table (`task_table.py`) for arguments, results, cancelling and
-  ends; which of them runs when is for `actors.py`, which hears of it as the `CallListener` of the
-  actor's record.
+- A result is sealed once; the first one counts. A worker's answer is accepted only while the task
+  is on that worker (`task.worker is worker`): a task that was lost and runs again is on another.
+- A task runs again when its worker dies or it raises an error that may be retried, as often as
+  `retries` says, but never after it was cancelled. A generator that has yielded runs again only
+  after a death.
+- If a cancelled task returns all the same, its result counts; that of an actor's call does not.
+- Calls of actors are in the same table (`task_table.py`) for arguments, results, cancelling and
+  ends. `actors.py` decides when each of them runs; it is told as the `CallListener` of the actor's
+  record.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Waiting in the hub: for values, for items of streams, and for a stream's readers.
 
-A process asks, and is answered when enough is there or when it says `enough`, because its time is
-up or a handler wants to run; so every question is answered exactly once, and who asks never has to
-be told that it came too late. Objects and streams call back once when something is there; what
-calls back is taken away again with the question, so that whoever asks again and again leaves
-nothing behind. While a task waits, others may use its CPUs.
+A process asks a question. The hub answers it when enough values are there, or when the process
+sends `enough`, because its time is up or a signal handler has to run. So every question is answered
+exactly once, and a late `enough` needs no error. Objects and streams call back once when a value is
+there. The callback is removed together with its question, so that repeated questions leave nothing
+behind. While a task waits, other tasks may use its CPUs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""References as one process holds them, and how the hub learns of their coming and going."""
+"""References in one process, and the messages that tell the hub of their creation and end."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Memory that the processes of a session share: one file without a name, and who uses which part.
+"""Memory that the processes of a session share: one file without a name, and the use of its parts.
 
-The file is anonymous, so the kernel frees it when the last process of the session is gone, however
-it went. Large objects lie in it; readers see them without a copy.
+The file is anonymous, so the kernel frees it when the last process of the session has ended, for
+whatever reason. It holds large objects, which readers see without a copy.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The object store: each object's value, who refers to it, and where it lies, spilled ones on disk.
+"""The object store: each object's value, its references, and its place in memory or on the disk.
 
-An object is a number, a count and a payload (`rpc/serialization.py`). Small values are in the
-payload itself; a large one lies in a region of the shared memory that every process maps, and only
-its place goes from hand to hand. Who writes and who reads does so directly; the store decides where
-and until when.
+An object is a number, a count and a payload (`rpc/serialization.py`). A small value is in the
+payload itself. A large one is in a region of the shared memory that every process maps, and only
+its place is sent between processes. Processes write and read the region directly; the store decides
+where it is, and until when.
 
     room -> (written by a process) -> seal -> pin, unpin ... -> drop
       |                                |
@@ -11,18 +11,18 @@ and until when.
 
 Invariants:
 
-- An object is freed when its count comes to 0, with those that only its value referred to; that is
-  done in a loop, since chains may be long. A number that nobody refers to reads as an error, never
-  as nothing: who asks for it gets an `ObjectLostError`.
-- A payload is set once. Whoever waits is called once, after it is set; what seals an object that
-  nobody refers to any more frees the region instead.
-- A region is free when it has no owner (an object) and no pins (processes that look into it). So a
-  view stays good though its object is gone, and the memory comes back when the last view dies.
-  A region that was given and not sealed yet has no owner and no pins; it stands in the `rooms` of
-  the process that writes it, which frees it if that process ends.
-- Only a region that has an owner and no pins goes to the disk, least recently pinned first. Its
-  payload changes to the place there, so who asks later reads it from the file, and who got the old
-  payload had pinned it. A place on the disk that somebody reads is kept until it is read.
+- An object is freed when its count comes to 0, together with the objects that only its value
+  referred to. This is done in a loop, since chains may be long. A number without references reads
+  as an error, never as nothing: a process that asks for it gets an `ObjectLostError`.
+- A payload is set once. Each waiting callback is called once, after it is set. If an object without
+  references is sealed, its region is freed instead.
+- A region is free when it has no owner (an object) and no pins (processes that map it). So a view
+  stays valid after its object is gone, and the memory is reused when the last view ends. A region
+  that was given and not sealed yet has no owner and no pins. It is in the `rooms` of the process
+  that writes it, and is freed if that process ends.
+- Only a region with an owner and without pins goes to the disk, least recently pinned first. Its
+  payload changes to the place there. So a later reader reads it from the file, and a process that
+  got the old payload had pinned the region. A place on the disk is kept while a process reads it.
 - Both the memory and the disk's file have no name: the kernel frees them with the last process.
 """
 

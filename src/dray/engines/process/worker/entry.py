@@ -1,4 +1,4 @@
-"""The entry of a worker process: one of tasks and actors, or one of a training."""
+"""The entry of a worker process, either for tasks and actors or for a training."""
 
 from __future__ import annotations
 

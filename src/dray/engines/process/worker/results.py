@@ -1,4 +1,4 @@
-"""Arguments into a worker, and results and errors out of it."""
+"""Arguments of a worker's tasks, and their results and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's half of the conversation with the hub: it goes over a socket."""
+"""A worker's half of the conversation with the hub, over a socket."""
 
 from __future__ import annotations
 
