@@ -1,4 +1,4 @@
-"""Allocations: what each bundle of a reservation holds of one node, device by device."""
+"""Allocations: the resources of a node that a bundle of a reservation holds, device by device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger of a placement group: its nodes are the bundles, wherever these lie."""
+"""The ledger of a placement group, whose nodes are the bundles, wherever these are placed."""
 
 from __future__ import annotations
 

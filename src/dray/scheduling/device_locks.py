@@ -1,13 +1,14 @@
-"""Locks of physical devices against other programs of this machine: a locked file a device.
+"""Locks of physical devices against other programs of this machine: a locked file for each device.
 
-The kernel frees a lock when its owner dies, however it dies. A driver that finds a device locked
-waits for an event: the owner touches the file after it has unlocked it; or another one writes there
-who it is; or whoever is written there is gone. Where that cannot be watched, since it has a PID
-namespace of its own as in a container, the driver tries again each second.
+The kernel frees a lock when its owner dies, for whatever reason. A driver that finds a device
+locked waits for one of these events: the owner touches the file after it has unlocked it, another
+program writes its identity into it, or the process that is written there ends. In a PID namespace
+of its own, as in a container, the end of that process cannot be watched, so the driver tries again
+each second.
 
-Every user can write there, and so nothing that is found there is trusted: a device whose file is no
-file or has a second name, cannot be opened or says nothing sensible counts as taken, until the
-directory changes.
+Every user can write to the directory of locks, so nothing in it is trusted. A device counts as
+taken, until the directory changes, if its file is not a regular file, has a second name, cannot be
+opened or has no valid content.
 """
 
 from __future__ import annotations

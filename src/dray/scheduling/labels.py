@@ -1,4 +1,4 @@
-"""Label selectors: which nodes a request may go to, in the language that Ray uses."""
+"""Label selectors, which restrict the nodes of a request, in the language that Ray uses."""
 
 from __future__ import annotations
 

@@ -1,37 +1,41 @@
-"""The ledger: who holds which resources of which node, in exact fixed point.
+"""The ledger: the record of the resources of each node and of their holders, in exact fixed point.
 
-Tasks, actors, placement groups and training all come here with a `Demand` (bundles, a strategy,
-labels of nodes), and get a `Held`, at once or when its turn has come.
+Tasks, actors, placement groups and training submit a `Demand` (bundles, a strategy, labels of
+nodes) to it, and get a `Held`, at once or in their turn.
 
-Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Accelerators
-are counted device by device as well (`capacity.py`): a fraction lies on one device, never across
-two, and 0.5 + 0.5 of two devices do not make up a whole one.
+Quantities are integers of 1/10000, so that thirds and tenths add up and come back whole.
+Accelerators are also counted device by device (`capacity.py`): a fraction is on one device, never
+across two, and 0.5 + 0.5 of two devices are not a whole one.
 
-There are three books of the same form, a `Capacity` for each node:
+There are three books of the same form, with a `Capacity` for each node:
 
-    total               what the nodes have: what does not fit here never will, and is refused
-    free                what nobody holds now: a demand that fits here is met
-    free without tasks  less only what actors, groups and training hold (`long_lived`), other
-                        programs, and tasks that wait for others' work: a demand that fits here
-                        is met some day, for tasks that wait for nobody end by themselves
+    total               the resources of the nodes: a demand that does not fit here never will, and
+                        is refused
+    free                the resources that are not held now: a demand that fits here is met
+    free without tasks  the total less the resources of actors, groups and training (`long_lived`),
+                        of other programs, and of tasks that wait for others' work: a demand that
+                        fits here is met some day, because the other tasks end by themselves
 
-`placement.py` says where the bundles of a demand lie in a book, `tpu_slices.py` where they must lie
-on slices, and `request_queue.py` in which order those are met that have to wait.
+`placement.py` places the bundles of a demand in a book, `tpu_slices.py` chooses their nodes on
+slices, and `request_queue.py` keeps the order of demands that have to wait.
 
-What always holds, and the tests try to break:
+Invariants, which the tests try to break:
 
-* free = total - what is held - what other programs have (`_excluded`) + what is lent. Nothing but a
-  loan makes it negative: a task that waits for others lends its CPUs, and takes them again at once
-  when it goes on, so for a while too many may be in use.
-* Bundles are given all or none, and come back all, once, however often `release` is called.
-* What is set aside (`Held.set_aside`) is free to everybody: it is taken back before anything is
-  asked for or looked at, so nothing is set aside while a request waits.
-* A device is locked against other programs (`device_locks.py`) before it is given out. One that
-  another has locked is excluded, as if taken, until it lets it go; placement tries again.
-* A node that has died has nothing, and gets nothing back; one that is about to go takes no more.
+* free = total - held - used by other programs (`_excluded`) + lent. Only a loan makes it negative:
+  a task that waits for others lends its CPUs, and takes them again at once when it continues, so
+  that for a while too many may be in use.
+* Bundles are given all or none, and all come back, once, however often `release` is called.
+* Resources that are set aside (`Held.set_aside`) are free for any demand. They are taken back
+  before any request or query, so nothing is set aside while a request waits.
+* A device is locked against other programs (`device_locks.py`) before it is given out. A device
+  that another program has locked is excluded, as if taken, until it is unlocked; placement tries
+  again.
+* A node that has died has no resources and gets none back. A node that is about to go accepts no
+  more work.
 
-One lock guards all of it. Futures are set outside, since their callbacks may ask for more. A bundle
-is placed in O(nodes); a pass over the queue costs that for each shape that waits, not each request.
+One lock guards all of it. Futures are set outside the lock, since their callbacks may submit more
+demands. A bundle is placed in O(nodes). A pass over the queue costs that for each shape that waits,
+not for each request.
 """
 
 from __future__ import annotations

@@ -1,37 +1,39 @@
-"""Placement of bundles on nodes, under a strategy: bin packing, exact where it usually matters.
+"""Placement of bundles on nodes, under a strategy: bin packing, exact in most practical cases.
 
 A demand is a list of bundles; a placement gives each a node, and the devices there. The strategies
 are Ray's: PACK and SPREAD prefer few or many nodes, STRICT_PACK wants one, STRICT_SPREAD one each.
 All functions are pure: capacities are copied before they are changed.
 
-In general this is vector bin packing, which is NP-hard. But what is asked for is mostly alike: the
-workers of a run, the bundles of a group. So bundles are sorted into kinds (the same quantities, of
-the same nodes), and the work is done in steps, each only if the one before has not decided:
+In general this is vector bin packing, which is NP-hard. But most bundles of a demand are alike: the
+workers of a run, the bundles of a group. So bundles are sorted into kinds (the same quantities, on
+the same nodes). Placement then goes through these steps, each only if the one before has not
+decided:
 
-    one bundle             the first node with room, preferably without devices that it does not
-                           ask for, so that they stay of use (spread: the one whose last turn is
-                           longest ago)
-    one node for all       sums first, then whether they really fit together
-    `_too_little`          look at sums and at each kind alone: a proof that not all fit
-    greedy, in order       kinds that few nodes may take first; each bundle to the node that comes
-                           next (packed: that with most of ours; spread: that with fewest)
-      `augment`            a bundle that finds no node lets others move, one a node
+    one bundle             the first node with room, preferably without devices that the bundle does
+                           not ask for, so that they stay usable (spread: the node whose last turn
+                           is longest ago)
+    one node for all       first by sums, then a real placement
+    `_too_little`          sums, and each kind alone: a proof that not all fit
+    greedy, in order       kinds that few nodes may take first; each bundle goes to the next node
+                           (packed: the node with most bundles of this demand; spread:
+                           that with fewest)
+      `augment`            a bundle that finds no node lets others move, one on each node
     greedy, scarce first   once more in another order, for mixtures
 
-`augment` is what makes the greedy way exact for bundles of one size. It searches breadth-first for
-the shortest chain in which each bundle takes the place of another and the last goes where there is
+`augment` makes the greedy method exact for bundles of one size. It searches breadth-first for the
+shortest chain in which each bundle takes the place of another and the last one goes where there is
 room: an augmenting path in the bipartite graph of bundles and places. By Berge's theorem (1957)
-there is no such chain only if no placement of one bundle more exists. So None is a proof where all
-bundles want the same, or all but one want the same of the same nodes, and under the strict
-strategies; except that fractions of devices, of bundles that want different ones and share a node,
-may be put so that one finds no room. For other mixtures, too, a way may be missed: the request then
-waits.
+there is no such chain only if no placement of one bundle more exists. So None is a proof in three
+cases: all bundles want the same quantities, all but one want the same on the same nodes, or the
+strategy is strict. There is one exception: if bundles that want different fractions of devices
+share a node, the fractions may be placed so that one bundle finds no room. For other mixtures a
+placement may be missed as well; the request then waits.
 
-The nodes of a kind stand in a `_NodeQueue`: a heap of those in use, whose entries are dropped as
-they come up if they are out of date, and an iterator over the others. Capacities only shrink while
-a demand is placed, so a node that has too little for a kind leaves its queue for good. With B
-bundles of k kinds on N nodes that is O(k N log N + k B log N); a search for a chain looks at each
-node at most once a kind, and is rare. 10,000 bundles on 1,000 nodes take a fraction of a second.
+The nodes of a kind are in a `_NodeQueue`: a heap of those in use, and an iterator over the others.
+Out-of-date entries of the heap are dropped when they reach its top. Capacities only shrink while a
+demand is placed, so a node that has too little for a kind leaves its queue for good. With B bundles
+of k kinds on N nodes that is O(k N log N + k B log N). A search for a chain looks at each node at
+most once for each kind, and is rare. 10,000 bundles on 1,000 nodes take a fraction of a second.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """The request queue: requests that wait for resources, oldest first, equal ones in one line.
 
-Requests of one shape (the same demand: bundles, strategy, selectors) stand in one line, for if the
+Requests of one shape (the same demand: bundles, strategy, selectors) form one line, because if the
 first of them does not fit, none does. So a pass over the queue tries each shape once, in the order
-of their oldest requests, and a thousand equal tasks that wait cost as much as one.
+of their oldest requests, and a thousand equal waiting tasks cost as much as one.
 
-A shape that does not fit lets younger ones pass: a task of one CPU need not wait behind a group of
-64. That alone would starve the group, since small requests take whatever becomes free. So a request
-that has waited for `STARVATION_LIMIT_S` keeps what it lacks on the nodes where it could use it:
-from then on nothing younger gets one of those resources there, until it is its turn.
+Younger requests may pass a shape that does not fit: a task of one CPU need not wait behind a group
+of 64. Without a limit that would starve the group, since small requests take each resource that
+becomes free. So a request that has waited for `STARVATION_LIMIT_S` keeps the resources that it
+lacks, on the nodes where it could use them. No younger request gets one of those there until the
+older one is met.
 
-That in turn would stop a machine for good where what is lacking does not come back: a group of 64
-CPUs behind an actor that holds one of them for ever. So only a request that may come keeps
-anything, one that would fit if all had ended that ends by itself, which are tasks that wait for
-nobody. Behind actors, groups, training and tasks that wait for others' work, which may be just what
-it would hold up, it waits without holding anybody up.
+That rule alone would stop a machine for good if the missing resources do not come back: a group of
+64 CPUs behind an actor that holds one of them for ever. So a request keeps resources only if it
+could be met after the end of all work that ends by itself, which are tasks that wait for nobody. If
+it waits for actors, groups, training, or tasks that wait for others' work (perhaps work that it
+would hold up), it keeps nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choice of TPU slices for a request: whole ones, a bundle a host, in the order of the hosts."""
+"""Choice of TPU slices for a request: whole slices, a bundle on each host, in the hosts' order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Ray engine: workers are actors of a Ray cluster. The one place of dray that imports Ray."""
+"""The Ray engine: workers are actors of a Ray cluster. The only package that imports Ray."""
 
 from dray.engines.ray.engine import RayEngine
 

@@ -1,4 +1,4 @@
-"""Actors of a Ray cluster as their handles know them."""
+"""Actors of a Ray cluster, as their handles describe them."""
 
 from __future__ import annotations
 

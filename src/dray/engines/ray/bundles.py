@@ -1,4 +1,4 @@
-"""Bundles that Ray has set aside: on which node each lies, and which devices it holds."""
+"""Bundles that Ray has reserved: the node of each, and its devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting to a Ray cluster, with a clear answer within seconds if there is none."""
+"""Connecting to a Ray cluster, with a clear error within seconds if there is none."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The Ray engine: placement groups for reservations, actors of Ray's for workers.
 
-Ray schedules, starts processes, makes their environments and says why they ended. What driver and
-workers say to each other takes the same wire as on the process engine (`worker_channel.py`), so
-nothing that a worker reports waits for a poll, and a run needs no actors besides its workers.
+Ray schedules, starts processes, makes their environments and reports why they ended. Messages
+between driver and workers use the same protocol as on the process engine (`worker_channel.py`). So
+no message of a worker waits for a poll, and a run needs no actors besides its workers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ray's errors in dray's tree, by one table."""
+"""Ray's errors as errors of dray, by one table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The feasibility of requests in a cluster, asked so rarely that submitting stays cheap."""
+"""The feasibility of requests in a cluster, queried so rarely that submitting stays cheap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that Ray drains, since they are about to be taken away: Ray tells nobody of them."""
+"""Nodes that Ray drains because they are about to be taken away; Ray sends no event for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions whose errors get through Ray's pickler.
+"""Functions whose errors pass through Ray's pickler.
 
-Unpickling calls an error's class with `args`, which may not be what it takes: then Ray knows its
-text alone.
+Unpickling calls an error's class with `args`, which may not be the arguments that it takes. In that
+case Ray would keep only the text of the error.
 """
 
 from __future__ import annotations

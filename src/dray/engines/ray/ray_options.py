@@ -1,6 +1,6 @@
-"""The options of tasks, actors and calls in Ray's words.
+"""The options of tasks, actors and calls, as options of Ray.
 
-What a user left out is left out here too, so that Ray's defaults hold.
+Options that the user has left out are left out here too, so that Ray's defaults apply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The status of a Ray cluster, as far as Ray tells."""
+"""The status of a Ray cluster, as far as Ray reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TPU slices of a Ray cluster: taken by their heads first, then host by host."""
+"""TPU slices of a Ray cluster: reserved by their heads first, then host by host."""
 
 from __future__ import annotations
 

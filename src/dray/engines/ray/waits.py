@@ -1,11 +1,12 @@
-"""Waits for Ray that end by the program's signal handlers and by other threads' `shutdown()`.
+"""Waits for Ray that the program's signal handlers and another thread's `shutdown()` can end.
 
-Ray leaves a wait as a handler raises KeyboardInterrupt or SystemExit. Of any other exception, such
-as that of a time limit, it takes no notice: it waits on, and then loses it or raises SystemError.
-So while the main thread waits, handlers that raise something else raise KeyboardInterrupt for Ray.
+Ray ends a wait if a handler raises KeyboardInterrupt or SystemExit. It ignores any other exception,
+such as that of a time limit: it continues to wait, and then loses the exception or raises
+SystemError. So while the main thread waits, a handler that raises another exception raises
+KeyboardInterrupt for Ray instead.
 
-As Ray shuts down it frees what its waits look at: they hang then, or end the process. So all leave
-their waits before it does.
+When Ray shuts down, it frees objects that its waits use, and the waits then hang or end the
+process. So all waits end before Ray shuts down.
 """
 
 from __future__ import annotations

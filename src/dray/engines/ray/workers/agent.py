@@ -1,8 +1,8 @@
 """The agent of a session on one node: an actor of Ray's that forks the session's training workers.
 
-It holds no resources, and a fork server with what the workers import. A worker speaks to the
-driver over a connection of its own, which the agent has opened; of what it prints, and of its end,
-the agent tells.
+It holds no resources, and has a fork server that has imported the modules of the workers. A worker
+talks to the driver over a connection of its own, which the agent has opened. The agent forwards the
+worker's output and reports its end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The part of the driver's environment that goes along to a worker on another machine.
+"""The part of the driver's environment that is sent to a worker on another machine.
 
-A program finds on a cluster what it finds in a process of the driver's machine, as far as that
-means anything there: its directory and import path where the node has them, and environment
-variables that the node has not set itself, without those that describe the driver's machine.
+A program on a cluster finds the same environment as in a process of the driver's machine, as far as
+that is meaningful there. These are its directory and import path, if the node has them, and the
+environment variables that the node has not set itself, without those that describe the driver's
+machine.
 """
 
 from __future__ import annotations

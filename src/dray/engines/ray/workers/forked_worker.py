@@ -1,7 +1,8 @@
-"""A training worker of the Ray engine that is a fork of its node's agent, in the worker itself.
+"""A training worker of the Ray engine that is a fork of its node's agent: the code in the worker.
 
-Ray does not know its process. It joins the cluster as a driver of a job of its own, in the
-namespace of its session, when its code first uses Ray: to get, to call, or to load a reference.
+Ray does not know its process. When the worker's code first uses Ray (to get, to call, or to load a
+reference), the process joins the cluster as a driver of a job of its own, in the namespace of its
+session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The visibility variables in Ray's workers: those that dray writes everywhere, or the user's.
+"""The visibility variables in Ray's workers: those that dray sets on every engine, or the user's.
 
-For AMD's and Intel's GPUs Ray writes one variable of each family, not the one that its own
-documentation shows; for NVIDIA and all others the two agree. What the user sets Ray writes over.
+For GPUs of AMD and Intel, Ray sets one variable of each family, not the one in its own
+documentation; for NVIDIA and all others the two agree. Ray overwrites the variables that the user
+sets.
 """
 
 from __future__ import annotations

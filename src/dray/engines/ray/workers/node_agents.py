@@ -1,4 +1,4 @@
-"""The driver's end of its agents: one a node until the session ends, and workers forked there."""
+"""The driver's end of its agents: one on each node until the session ends, and their workers."""
 
 from __future__ import annotations
 

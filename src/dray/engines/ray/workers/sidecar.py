@@ -1,8 +1,8 @@
-"""The sidecar of a worker: a small process that sees the worker's end, whatever it was.
+"""The sidecar of a worker: a small process that notices the worker's end, whatever its cause.
 
-It carries the worker's output to the driver, so that its last words arrive even if it crashed, and
-then kills what the worker has started and left behind. It is a program of its own, run with
-`python -I -S`, and imports nothing of dray.
+It forwards the worker's output to the driver, so that the last output arrives even if the worker
+crashed. It then kills the processes that the worker has started and left behind. It is a program of
+its own, run with `python -I -S`, and imports nothing of dray.
 """
 
 import contextlib

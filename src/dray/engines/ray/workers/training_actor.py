@@ -1,4 +1,4 @@
-"""The driver's end of an actor in a Ray cluster: what Ray says of it, and what its wire says."""
+"""The driver's end of an actor in a Ray cluster: events from Ray, and messages from the worker."""
 
 from __future__ import annotations
 

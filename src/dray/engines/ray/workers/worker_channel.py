@@ -1,9 +1,9 @@
-"""The channel from workers on other nodes to the driver: TCP that proves a key both ways.
+"""The channel from workers on other nodes to the driver: TCP on which both ends prove a key.
 
-A worker opens three: one that speaks `wire.py`, and one each for its standard output and error.
-The driver listens on its node's address alone, on a port that the system picks; the key is made
-anew for every engine and travels to workers through Ray. As with Ray itself, what is said
-afterwards is not encrypted: the cluster's network is trusted not to be altered.
+A worker opens three connections: one for the protocol of `wire.py`, and one each for its standard
+output and error. The driver listens on its node's address only, on a port that the system picks.
+The key is new for every engine, and Ray carries it to the workers. As in Ray itself, messages are
+not encrypted: dray trusts the cluster's network not to be altered.
 """
 
 from __future__ import annotations
