@@ -1,4 +1,4 @@
-"""A check of how docstrings and comments begin: no clause as a name, functions by imperatives."""
+"""A check of docstrings, comments and pages: no clause in place of a noun, imperatives first."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OPENINGS = {"What", "Who", "Which", "Whose", "How", "Where", "Why", "Whether"}
+SUBJECTS = {"What", "Who", "Whose", "Whoever", "Whatever", "How"}
+PAGES = ("*.md", "docs/*.md", "docs/reference/*.md")
+CODE_BLOCK = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+NO_PROSE = re.compile(r" *(#|\||>>>|\.\.\.|    )")  # headings, tables, code
+NEXT_BLOCK = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )")
 # An argument or attribute in a docstring; "Whether" is how a flag is described.
 ENTRY = re.compile(rf"^ +\w+: (?:{'|'.join(sorted(OPENINGS - {'Whether'}))}) .*$", re.MULTILINE)
 NO_VERBS = {
@@ -48,16 +53,46 @@ def clauses(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{line}: {text}"
 
 
+def clauses_as_subjects(text: str) -> Iterator[str]:
+    """Yield the sentences of a text that open with such a clause, questions apart."""
+    for block in NEXT_BLOCK.split(CODE_BLOCK.sub("", text)):
+        lines = [line.strip() for line in block.splitlines() if not NO_PROSE.match(line)]
+        prose = re.sub(r"^(?:[-*]|\d+\.) +", "", " ".join(lines)).replace("**", "")
+        for sentence in re.split(r"(?<=[.:;?!]) +", prose):
+            first = sentence.split(" ", 1)[0].strip("`'\"(,")
+            if first in SUBJECTS and not sentence.endswith("?"):
+                yield sentence
+
+
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the docstrings of a module, or the text of a page."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        yield text
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
 def main() -> int:
     """Print them."""
     folders = ("src", "tools", "benchmarks", "examples")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    found = [line for path in sorted(files) for line in (*misnamed(path), *clauses(path))]
-    for line in found:
+    files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    begins = [line for path in files for line in (*misnamed(path), *clauses(path))]
+    subjects = [
+        f"{path.relative_to(ROOT)}: {sentence[:100]}"
+        for path in (*files, *(page for pattern in PAGES for page in sorted(ROOT.glob(pattern))))
+        for text in prose_of(path)
+        for sentence in clauses_as_subjects(text)
+    ]
+    for line in (*begins, *subjects):
         print(line)
-    if found:
+    if begins:
         print("begin with a noun phrase (a module, a class) or an imperative (a function: Return)")
-    return 1 if found else 0
+    if subjects:
+        print("begin sentences with the thing that they are about, not with What, Who or How")
+    return 1 if begins or subjects else 0
 
 
 if __name__ == "__main__":
