@@ -1,14 +1,18 @@
 """The attach socket, through which workers pass sockets of training workers to the driver.
 
 Messages of workers to the hub carry no descriptors. So a worker with a socket to pass on connects
-to a Unix socket without a file. The driver has told it the random name of that socket.
+to a Unix socket, whose random name the driver has told it. On Linux the name is in no directory, so
+that nothing is left when the driver is killed; elsewhere it is in a directory of this user alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
+import sys
+import tempfile
 from collections import deque
 
 from dray.engines.status_socket import peer_of
@@ -21,6 +25,7 @@ class AttachListener:
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None
+        self._directory: str | None = None  # of its name, if it is in one
         self._callers: list[socket.socket] = []  # that have connected, and not been heard yet
         self._left: dict[int, deque[int]] = {}
 
@@ -28,10 +33,13 @@ class AttachListener:
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
-            self._listener.bind(f"\0dray-attach-{os.urandom(16).hex()}")
+            if sys.platform != "linux":
+                self._directory = tempfile.mkdtemp(prefix="dray-")
+            name = os.urandom(16).hex()
+            place = f"{self._directory}/" if self._directory else "\0dray-attach-"
+            self._listener.bind(place + name)
             self._listener.listen(socket.SOMAXCONN)
-        name: bytes = self._listener.getsockname()
-        return name.decode()
+        return os.fsdecode(self._listener.getsockname())
 
     def take(self, number: int) -> socket.socket | None:
         """Return the next socket that a client has left; None if it could not be taken."""
@@ -57,7 +65,7 @@ class AttachListener:
                 self._callers.append(caller)
 
     def _hear(self, caller: socket.socket) -> None:
-        if peer_of(caller).user == os.getuid():
+        if self._directory or peer_of(caller).user == os.getuid():
             data, fds, _, _ = socket.recv_fds(caller, _NUMBER_BYTES, 1)
             self._left.setdefault(int.from_bytes(data, "big"), deque()).extend(fds)
         caller.close()
@@ -68,6 +76,8 @@ class AttachListener:
                 os.close(fd)
         for sock in (*self._callers, *(() if self._listener is None else (self._listener,))):
             sock.close()
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
 
 
 def leave(address: str, number: int, passed: socket.socket) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
+from dray.engines.process.polling import READ, WRITE, make_poll
 from dray.engines.rpc import serialization, sockets, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
@@ -93,13 +93,13 @@ class DriverRuntime(ProcessRuntime):
         self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
         self._attach_listener = AttachListener()
-        self._poll = select.epoll()
+        self._poll = make_poll()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._poll.register(self._woken, select.EPOLLIN)
+        self._poll.register(self._woken, READ)
         self._signals = arrivals()
-        self._poll.register(self._signals, select.EPOLLIN)
+        self._poll.register(self._signals, READ)
         own_share = system_limits.shareable_bytes(int(host.memory_bytes() * _STORE_SHARE))
         self.hub = Hub(options.object_store_memory or own_share)
         self.pool = Pool(self._start_worker, 2 * max(2, host.cpu_count()))
@@ -297,7 +297,7 @@ class DriverRuntime(ProcessRuntime):
 
     def _listen_to(self, line: Channel) -> None:
         self._lines[line.sock.fileno()] = line
-        self._poll.register(line.sock, select.EPOLLIN)
+        self._poll.register(line.sock, READ)
 
     def _answer(self, line: Channel, question: int, answer: object) -> None:
         self._send(line, encode(("answer", question, answer)))
@@ -307,7 +307,7 @@ class DriverRuntime(ProcessRuntime):
             return
         if not line.outbox.send(data) and line.sock.fileno() not in self._flushing:
             self._flushing.add(line.sock.fileno())
-            self._poll.modify(line.sock, select.EPOLLIN | select.EPOLLOUT)
+            self._poll.modify(line.sock, READ | WRITE)
 
     def read(self, timeout_s: float | None) -> None:
         """Wait for something from workers, and deal with it."""
@@ -334,10 +334,10 @@ class DriverRuntime(ProcessRuntime):
             if line is None:
                 continue
             with self.lock:  # which keeps the order of what is heard, and its end, see `_gone`
-                messages = self._receive(line) if event & ~select.EPOLLOUT else []
-                if event & select.EPOLLOUT and line.outbox.flush():
+                messages = self._receive(line) if event & ~WRITE else []
+                if event & WRITE and line.outbox.flush():
                     self._flushing.discard(fd)
-                    self._poll.modify(fd, select.EPOLLIN)
+                    self._poll.modify(fd, READ)
                 if messages is None:
                     self._hung_up(line)
                 else:
