@@ -1,8 +1,9 @@
 """The order of an epoch, shuffled or not: from numbers to rows, the same for any number of workers.
 
-Rows that can be had one by one are in their own order, or in a random one. Files are cut into
-lanes, ranges of rows of equal length, and an epoch takes a row of each lane in turn: a rank whose
-share is every W-th row then reads a few lanes from end to end, and no rank reads what is another's.
+Rows that can be read one by one keep their own order, or are in a random one. Files are cut into
+lanes, which are ranges of rows of equal length, and an epoch takes a row of each lane in turn. A
+rank whose share is every W-th row then reads a few lanes from end to end, and no rank reads the
+rows of another rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The position in an epoch: which rows of a global order are seen, and which rank takes which next.
+"""The position in an epoch: the rows of a global order that are seen, and each rank's next rows.
 
-An epoch is the numbers 0 to N - 1, which an order turns into rows. Of those that are not seen yet,
-in order, rank r of W takes number r, r + W, r + 2W and so on. So what all ranks together take is
-the same for any W; and a count for each rank says exactly what has been seen.
+An epoch is the numbers 0 to N - 1, which an order maps to rows. Of the numbers that are not seen
+yet, in order, rank r of W takes number r, r + W, r + 2W and so on. So the rows that all ranks
+together take are the same for any W, and a count for each rank determines exactly the rows that
+have been seen.
 """
 
 from __future__ import annotations

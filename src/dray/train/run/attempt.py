@@ -1,4 +1,4 @@
-"""One start of a run's workers: who they are, what they have reported, who has ended or failed."""
+"""One start of a run's workers: their ranks, their reports, and their ends or failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoint store of a run: checkpoints are committed, resumed from, and deleted if many."""
+"""The checkpoint store of a run: commits of checkpoints, the one to resume from, and deletion."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A pause of Python's garbage collector from `fit()` until workers run.
 
-A collection of the oldest generation looks at every object that there is, 0.2 s after the imports
-of Lightning, and finds next to nothing. It is due when there is a quarter more of them: with bad
-luck amid the few thousand that starting workers makes, which wait for it then.
+A collection of the oldest generation examines every object, which takes 0.2 s after the imports of
+Lightning, and finds next to nothing. It is due when there is a quarter more objects. That may be
+while `fit()` creates the few thousand objects that a start of workers needs, and the start would
+wait for it.
 """
 
 from __future__ import annotations

@@ -1,37 +1,37 @@
-"""The controller: waits on one mailbox, and performs what the state machine says.
+"""The controller: waits on one mailbox, and performs the actions of the state machine.
 
-One thread runs it, and everything that happens to a run comes to it through the mailbox: messages
-and output of workers, their starts and ends, granted reservations, alarms, Ctrl-C, the end of the
-session. Other threads and signal handlers only put something there. So no state of a run needs a
-lock, and a run is a sequence of events that `events.jsonl` tells again.
+It runs in one thread, and all events of a run come to it through the mailbox: messages and output
+of workers, their starts and ends, granted reservations, alarms, Ctrl-C, the end of the session.
+Other threads and signal handlers only put events there. So no state of a run needs a lock, and a
+run is a sequence of events, which `events.jsonl` records.
 
-Three tables say what an event does; the code between them has no opinion about states:
+Three tables define the effect of an event. The code between them makes no decision by state:
 
     message --_takers--> event of the run --state.TABLE--> next state, actions --_actions--> calls
               else ignored           else state.IGNORED, else a bug
 
-    _takers  per kind of message the method that takes it, and the states in which it counts. What
-             comes in another state is too late (`BACKED_OFF` after Ctrl-C) and is dropped; so is
-             what an actor of an earlier attempt sends, and an alarm that was taken back.
-    TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
-             what a killed driver has written says how far it had come.
+    _takers  for each kind of message, the method that takes it, and the states in which it counts.
+             A message in another state is too late (`BACKED_OFF` after Ctrl-C) and is dropped; so
+             is a message of an actor of an earlier attempt, and an alarm that was taken back.
+    TABLE    the moves. `_move` alone changes the state; it records the move before it acts, so that
+             the record of a killed driver shows how far it had come.
     _actions one method for each action. It may end in another move (ALL_WORKERS_EXITED, if they
              are gone at once), which comes after the state has changed.
 
-An attempt is one start of the workers: `attempt.py` keeps what they have reported, and who has
-ended how. Between two attempts the reservation stays, unless a node is lost or more are there.
+An attempt is one start of the workers. `attempt.py` keeps their reports and their ends. Between two
+attempts the reservation stays, unless a node is lost or more nodes are there.
 
-Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TEAR_DOWN`) call
-workers and wait for their answers, unless a signal handler interrupts them (`interrupt`). Files
-are put together by the ranks: a commit here is a manifest and a rename, of whatever size.
+Two operations wait elsewhere. The framework's hooks (`SET_UP`, `TEAR_DOWN`) call workers and wait
+for their answers, unless a signal handler interrupts them (`interrupt`). The ranks assemble the
+files of a checkpoint; a commit here is a manifest and a rename, for any size.
 
-What holds on every path:
+Invariants on every path:
 
-* No worker and no reservation outlives `run`. `RELEASE` waits for the last worker, which may
-  still use what it was given, and `_clean_up` kills whoever is left and waits for their ends.
-* The first cause of a failure stays the one that `fit()` raises; what fails after it is a warning.
-* What every rank has reported is committed before their failure, a stop or growth ends the
-  attempt; nothing waits for a report that a failed rank has not made.
+* No worker and no reservation outlives `run`. `RELEASE` waits for the last worker, which may still
+  use its resources, and `_clean_up` kills the remaining workers and waits for their ends.
+* `fit()` raises the first cause of a failure; later failures are warnings.
+* A report that every rank has made is committed before a failure, a stop or growth ends the
+  attempt. Nothing waits for a report that a failed rank has not made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The description of a run in run.json: enough to know what ran, on what, and what ran before."""
+"""The description of a run in run.json: its configuration, environment and earlier starts."""
 
 from __future__ import annotations
 

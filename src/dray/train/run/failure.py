@@ -1,4 +1,4 @@
-"""Failures of workers: which one is the cause, how it is told, and whether to try again."""
+"""Failures of workers: the choice of the cause, its message, and the decision about a restart."""
 
 from __future__ import annotations
 

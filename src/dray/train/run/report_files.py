@@ -1,23 +1,24 @@
-"""Reports that ranks leave in their files of metrics, where the driver reads them a little later.
+"""Reports without files, which the driver reads in the ranks' metrics files a little later.
 
-A report without files is a line in its rank's file. Where all workers run on the driver's host, no
-message says the same once more: a rank that makes reports gives a notice, and none for `NOTICE_S`
-after it. The driver reads the rank's file as it takes the notice, and once more when it has heard
-no notice for longer than `NOTICE_S`. None is missed so: a rank looks at the time when it has
-written the line, so a line without a notice lay in the file before that last look. At its end a
-rank's file is read once more, for what it has written and could not say.
+Such a report is a line in its rank's file. If all workers run on the driver's host, no message
+repeats it. Instead a rank that makes a report sends a notice, and then no other notice for
+`NOTICE_S`. The driver reads the rank's file when it receives the notice, and once more when it has
+received no notice for longer than `NOTICE_S`. No report is missed this way: a rank looks at the
+time after it has written a line, so a line without a notice was in the file before the second read.
+At the end of a rank its file is read once more, for lines that the rank could not announce.
 
-Before that last look, reports may lie there which come before what others say. So when one says
-something else than a notice, the files of all are read as soon as no more has come: once for all
-that ranks say together, or each would cost more among many. Before an end they are read at once.
+Between the two reads, the file may contain reports that precede messages of other ranks. So when a
+rank sends a message other than a notice, the driver reads the files of all ranks as soon as no
+further message is waiting. It reads once for all messages that ranks send together, because a read
+for each would cost more with many ranks. Before it handles an end, it reads them at once.
 
-A report of which a message tells as well, of a checkpoint or of positions in datasets, is marked in
-the file. Reading stops at such a line until the message has come, which may be much later: the
-reports of a rank are taken in the order in which it has made them.
+A report that a message repeats (with a checkpoint, or with positions in datasets) is marked in the
+file. The driver stops reading at such a line until the message has arrived, which may be much
+later, because it takes the reports of a rank in the order in which the rank has made them.
 
-Of many reports that are read at once the last stands for the others: a driver has as much to do
-where ranks report a thousand times a second. One of the others is looked up when it turns out to
-belong to a checkpoint, which another rank has brought.
+If many reports are read at once, the last one stands for the others, which limits the driver's work
+for ranks that report a thousand times a second. One of the others is looked up if it turns out to
+belong to a checkpoint of another rank.
 """
 
 from __future__ import annotations

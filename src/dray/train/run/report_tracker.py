@@ -1,7 +1,8 @@
-"""Report tracking: which ranks came to which report and which collective. No I/O.
+"""Report tracking: the ranks that have come to each report and each collective. No I/O.
 
-A message of one rank costs the same however many ranks there are, so that a step of all costs time
-in proportion to their number: ranks are counted by the newest report they have made, not looked at.
+A message of one rank costs the same for any number of ranks, so that a step of all ranks costs time
+in proportion to their number. Ranks are therefore counted by the newest report they have made, and
+not examined one by one.
 """
 
 from __future__ import annotations

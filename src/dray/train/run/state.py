@@ -1,8 +1,8 @@
-"""The controller's states, and how events move it from one to the next, as one table.
+"""The controller's states, and the moves between them for each event, as one table.
 
 This file does no I/O and knows no clock, no thread and no engine. `advance` is the only way from
-a state to another, and a move that is not in the table is an error. The diagram in
-docs/design.md is drawn from the table by `make docs`.
+one state to another, and a move that is not in the table is an error. `make diagrams` draws the
+diagram in docs/design.md from the table.
 """
 
 from __future__ import annotations

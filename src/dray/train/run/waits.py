@@ -1,4 +1,4 @@
-"""Ranks that others wait for: who they are, since when, and when to tell of it."""
+"""Ranks that others wait for: their numbers, the start of the wait, and the times of warnings."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Everything that a run keeps on disk."""
+"""All files of a run, on a disk or over the network."""

@@ -1,4 +1,4 @@
-"""The storage of a run: what a run asks of the place where it is kept."""
+"""The storage of a run: the operations that a run needs from the place where it is kept."""
 
 from __future__ import annotations
 

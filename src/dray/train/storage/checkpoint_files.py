@@ -1,4 +1,4 @@
-"""The files of a checkpoint: which there are, and how they come into the staging directory."""
+"""The files of a checkpoint: their list, and their way into the staging directory."""
 
 from __future__ import annotations
 

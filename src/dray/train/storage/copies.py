@@ -1,4 +1,4 @@
-"""Copies of files, with checksums; where the file system can, they share blocks."""
+"""Copies of files, with checksums; they share blocks if the file system supports that."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A directory as the storage of a run.
 
-A checkpoint is staged under another name in the same directory, its manifest is written last, and
-then it is renamed. What is to be deleted gets another name first.
+A checkpoint is staged under another name in the same directory. Its manifest is written last, and
+then it is renamed. A directory that is to be deleted gets another name first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The manifest of a committed checkpoint: its files with their checksums, and what came with it."""
+"""The manifest of a committed checkpoint: files with checksums, metrics, positions, validation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Metrics as JSON that any tool reads and dray reads back exactly.
 
-A metric is a Python or numpy scalar, None, a string, or a dict, list or tuple of metrics. What
-plain JSON cannot say (NaN, infinities, numpy types, tuples, keys that are not strings) is written
-in its nearest plain form, and its type beside it under a JSON pointer (RFC 6901):
+A metric is a Python or numpy scalar, None, a string, or a dict, list or tuple of metrics. A value
+that plain JSON cannot represent (NaN, infinities, numpy types, tuples, keys that are not strings)
+is written in its nearest plain form, and its type beside it under a JSON pointer (RFC 6901):
 
     {"metrics": {"loss": null, "acc": 0.5}, "types": {"/loss": "nan", "/acc": "float32"}}
 """

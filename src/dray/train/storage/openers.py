@@ -1,4 +1,4 @@
-"""Openers for files whose names others may have made: `open(path, opener=...)` takes them."""
+"""Openers for files whose names other users may have made: `open(path, opener=...)` takes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place: where a run, a checkpoint or a file of them lies, here or on a storage far away."""
+"""A place: the location of a run, a checkpoint or one of its files, on this machine or remote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run directory: its layout, and how a checkpoint is committed to it.
+"""The run directory: its layout, and the commit of a checkpoint to it.
 
     run.json                     configs, versions, engine
     events.jsonl                 state changes and failures, with times
@@ -7,7 +7,7 @@
     working_dir/                 where workers work, with RAY_CHDIR_TO_TRIAL_DIR=1
     checkpoint_000000/           files of all ranks, and the manifest .dray.json
 
-What has no manifest under its final name does not exist, and a storage sees to it that one is there
+A checkpoint exists only if it has a manifest under its final name. The storage writes the manifest
 last, so that a kill at any moment leaves either the whole checkpoint or none.
 """
 

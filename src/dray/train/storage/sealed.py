@@ -1,9 +1,10 @@
-"""JSON on the disk that shows damage: objects that end in a checksum of what stands before it.
+"""JSON on the disk that shows damage: objects that end in a checksum of the text before it.
 
     {"report":3,"attempt":0,"metrics":{"loss":0.5},"crc32":2774098461}
 
-Any tool reads it as the JSON that it is. A file of such objects, one a line, takes kills and full
-disks: a line that was cut short is left out, and what is appended later begins a line of its own.
+Any tool reads it as plain JSON. A file of such objects, one on each line, survives kills and full
+disks: a line that was cut short is left out, and text that is appended later begins a line of its
+own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work beside the train function: in a thread of its own, whose failures a later report raises."""
+"""Work beside the train function, in a thread of its own; a later report raises its failures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Directories that a rank is given to write checkpoints into: staging areas of its own.
+"""Directories in which a rank writes checkpoints: staging areas of its own.
 
-They lie in the run's directory, on its file system, so that a report moves their files and copies
-none. Where nothing can be moved, on a storage far away, they are temporary directories.
+They are in the run's directory, on its file system, so that a report moves their files and copies
+none. On a remote storage nothing can be moved, so there they are temporary directories.
 """
 
 from __future__ import annotations

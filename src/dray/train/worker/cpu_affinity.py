@@ -1,4 +1,4 @@
-"""The processor cores of a worker: how many threads it starts, and on which cores they run."""
+"""The processor cores of a worker: the number of its threads, and the cores on which they run."""
 
 from __future__ import annotations
 

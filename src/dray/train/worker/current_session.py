@@ -1,4 +1,4 @@
-"""The train sessions of this process; on its own, as drivers import it and run none."""
+"""The train sessions of this process, in a module of its own for drivers, which run none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Visibility of accelerators: all of a run's on the node, if the framework wants that.
+"""Visibility of accelerators: if the framework wants it, all devices of the run on the node.
 
-Libraries that take the device of the local rank then find their own, and devices can reach each
-other directly.
+Libraries that take the device of the local rank then find their own, and devices can communicate
+directly.
 """
 
 from __future__ import annotations

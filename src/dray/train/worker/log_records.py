@@ -1,4 +1,4 @@
-"""The records of `logging` in a train worker: shown as the script has chosen, or from INFO on."""
+"""The records of `logging` in a train worker: shown as the script configured, or from INFO on."""
 
 from __future__ import annotations
 

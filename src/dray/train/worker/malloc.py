@@ -1,4 +1,4 @@
-"""The C library's allocator in a worker: what one training step frees, the next one gets."""
+"""The C library's allocator in a worker: memory that one step frees is kept for the next."""
 
 from __future__ import annotations
 

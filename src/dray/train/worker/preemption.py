@@ -1,4 +1,4 @@
-"""Preemption: what a train function learns of nodes that are about to be taken away."""
+"""Preemption: the nodes that are about to be taken away, as the train function sees them."""
 
 from __future__ import annotations
 

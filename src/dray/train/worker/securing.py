@@ -1,9 +1,9 @@
-"""The care that is taken of committed files beside the train function: flushes and checksums.
+"""Securing of committed files beside the train function: flushes and checksums.
 
-A commit is safe from kills at once, since what is written to a file outlives the processes; a power
-cut is another matter. So a checkpoint is provisional until the ranks that have brought its files
-have seen them onto the disk, each in a thread of its own, while the training goes on. A rank has
-one checkpoint at a time on its way there: its next report of one waits for it.
+A commit is safe from kills immediately, since data in a file outlives the process that has written
+it, but not yet from a power cut. So a checkpoint is provisional until the ranks with its files have
+flushed them to the disk, each in a thread of its own while the training continues. A rank secures
+one checkpoint at a time: its next report with a checkpoint waits for it.
 """
 
 from __future__ import annotations

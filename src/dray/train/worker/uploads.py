@@ -1,9 +1,9 @@
-"""Checkpoints on their way into the run, each with its report.
+"""Uploads of checkpoints into the run, each with its report.
 
-A rank that has brought one waits for the share of files that the controller asks for once every
-rank has made the report, puts them in place, and waits for the commit. It does so itself, or, with
-`CheckpointUploadMode.ASYNC`, a thread does. Reports are committed in order, so one thread is
-enough, and what waits its turn is a path: no memory grows with it.
+When every rank has made the report, the controller requests a share of the files from each rank
+that has a checkpoint. The rank waits for this, puts the files in place, and waits for the commit.
+With `CheckpointUploadMode.ASYNC`, a thread does so. Reports are committed in order, so one thread
+is enough, and a waiting upload is only a path, so that memory does not grow.
 """
 
 from __future__ import annotations

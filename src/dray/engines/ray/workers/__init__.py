@@ -1,1 +1,1 @@
-"""Training workers in a Ray cluster: forks of an agent on each node, or actors; and their channel."""
+"""Training workers in a Ray cluster, forks of an agent on each node or actors; their channel."""

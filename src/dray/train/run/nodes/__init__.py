@@ -1,1 +1,1 @@
-"""The nodes of a run: asked for, grown onto, and left when they are about to be taken away."""
+"""The nodes of a run: requests for them, growth onto more, and departure from leaving nodes."""

@@ -1,4 +1,4 @@
-"""The departure of a run from nodes that are about to be taken away: when to look, when to go."""
+"""The departure of a run from nodes that are about to be taken away, and its time."""
 
 from __future__ import annotations
 

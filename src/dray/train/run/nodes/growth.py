@@ -1,4 +1,4 @@
-"""Growth: when a run with a least and a most of workers starts again with more of them."""
+"""Growth: the restart of a run with more workers, between its minimum and its maximum."""
 
 from __future__ import annotations
 

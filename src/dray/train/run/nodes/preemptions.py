@@ -1,4 +1,4 @@
-"""Nodes that are about to be taken away: what is known of them, and which ranks go on without."""
+"""Nodes that are about to be taken away: their ranks, their time, and ranks that can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line de-duplication: equal lines of several ranks become one that says so. No I/O, no clock."""
+"""Line de-duplication: one line in place of equal lines of several ranks. No I/O, no clock."""
 
 from __future__ import annotations
 

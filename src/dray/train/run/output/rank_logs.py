@@ -1,4 +1,4 @@
-"""Logs of the ranks of an attempt: kept in a file each, and shown."""
+"""Logs of the ranks of an attempt, each kept in a file, and shown."""
 
 from __future__ import annotations
 

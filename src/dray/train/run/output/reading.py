@@ -1,4 +1,4 @@
-"""The reading of datasets, as reports tell it: how far ranks are, and how long they waited."""
+"""The reading of datasets, as reports describe it: the position of ranks and their waiting time."""
 
 from __future__ import annotations
 

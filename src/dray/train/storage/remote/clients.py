@@ -1,8 +1,8 @@
-"""Clients of a storage far away: what bounds their traffic, and others beside the first.
+"""Clients of a remote storage: limits of their traffic, and further clients beside the first.
 
-fsspec's asynchronous file systems do all they do in one thread of the process, where what is sent
-is signed, encrypted and copied byte by byte. Of S3 another client works in the threads that ask it;
-of others a second one beside the first has a thread of its own.
+fsspec's asynchronous file systems work in one thread of the process, which signs, encrypts and
+copies all data. For S3, another client works in the threads that call it. For other storages, a
+second client with a thread of its own works beside the first.
 """
 
 from __future__ import annotations

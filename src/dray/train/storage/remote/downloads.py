@@ -1,8 +1,9 @@
-"""Checkpoints that lie far away, as directories of this node: downloaded once, and verified.
+"""Remote checkpoints as directories of this node, downloaded once and verified.
 
-A directory of the user's own, in the system's temporary one, keeps them under names made from
-their contents. Who reads one holds its lock shared; who downloads another deletes those that nobody
-reads. Beside them are the directories in which processes write checkpoints that are to be uploaded.
+A directory of the user in the system's temporary directory keeps them, under names made from their
+contents. A process that reads one holds its lock shared. A process that downloads another one
+deletes those that no process reads. Beside them are the directories in which processes write
+checkpoints that are to be uploaded.
 """
 
 from __future__ import annotations

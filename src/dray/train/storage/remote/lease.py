@@ -1,12 +1,14 @@
 """The lease of a run: one driver at a time, on a storage that has no locks.
 
-Each driver that holds the run has a file of its own, `.lease-<number>`, which it alone writes, anew
-every few seconds. Whoever takes over makes the file with the next number, which only one can where
-the storage refuses to write over a file that is there (S3, Google, Azure); elsewhere two that come
-at the same moment find out by reading it again, at the latest before they commit. The number is the
-fencing token: a driver that sees a higher one than its own commits nothing any more, and its
-growing files have the number in their names. The clocks of machines that share a storage must agree
-to within a few seconds.
+Each driver that holds the run has a file of its own, `.lease-<number>`, which it alone writes,
+again every few seconds. A driver that takes over makes the file with the next number. If the
+storage refuses to overwrite an existing file (S3, Google, Azure), only one driver can. Otherwise
+two drivers that do so at the same moment notice it when they read the file again, at the latest
+before they commit.
+
+The number is the fencing token: a driver that sees a higher number than its own commits nothing any
+more, and its growing files have the number in their names. The clocks of machines that share a
+storage must agree to within a few seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Uploads to S3: files are read once, in parts that are each tried again by themselves."""
+"""Uploads to S3: each file is read once, in parts that are retried separately."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
 """A prefix of an object store as the storage of a run, or any other file system of fsspec.
 
-Nothing can be renamed there, and nothing can be appended to. The files of a checkpoint are uploaded
-where they are to stay, and the manifest after them: it makes the checkpoint exist, as one request
-that is done or not. Whoever deletes a checkpoint deletes its manifest first. While either is under
-way a file `.unfinished-<name>` says so: a later driver deletes what a killed one has left, and
+On an object store nothing can be renamed or appended to. The files of a checkpoint are uploaded to
+their final place, and the manifest after them. Its upload is one request, done or not, and makes
+the checkpoint exist. To delete a checkpoint, its manifest is deleted first. During either operation
+a file `.unfinished-<name>` exists. A later driver deletes the files that a killed one has left, and
 takes another number, since a worker that is not dead yet may still upload.
 
-A checkpoint that replaces one of its name has that one copied aside before, on the storage itself;
-`.replaced-<name>` is whole when it has a manifest, and is put back if the new one never came to be.
+If a checkpoint replaces one of its name, the old one is copied aside first, on the storage itself.
+`.replaced-<name>` is whole when it has a manifest, and is put back if the new one was never
+committed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Files that grow, on a storage whose files cannot: kept as numbered parts.
+"""Growing files on a storage whose files cannot grow, kept as numbered parts.
 
     metrics/rank-00000.000002-000000.jsonl     a writer's first part
     metrics/rank-00000.000002-000001.jsonl     its second one, begun when the first was large enough
 
-The last part is written anew, whole, every few seconds if it has grown; who reads it meanwhile
-finds whole lines. No two writers have the same number, so nobody writes over another's parts.
+The last part is rewritten as a whole every few seconds if it has grown, so that a reader finds only
+whole lines. No two writers have the same number, so no writer overwrites another's parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests to a storage over the network: tried again with growing waits, and not for ever."""
+"""Requests to a storage over the network, retried with growing waits for a limited time."""
 
 from __future__ import annotations
 

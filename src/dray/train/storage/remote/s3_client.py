@@ -1,7 +1,7 @@
-"""Requests to S3 by threads that do their own work, with the settings of a file system of s3fs.
+"""Requests to S3 in the threads of their callers, with the settings of a file system of s3fs.
 
-s3fs signs, checks and copies all that it sends in one thread. A client of botocore does so in the
-thread that asks, where most of it lets other threads run.
+s3fs signs, checks and copies all data in one thread. A client of botocore does so in the calling
+thread, and most of that work lets other threads run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files on their way to a storage far away, and back: in parallel, in parts, in bounded memory."""
+"""Transfer of files to and from a remote storage: in parallel, in parts, in bounded memory."""
 
 from __future__ import annotations
 
