@@ -271,9 +271,9 @@ class Engine(ABC):
     def reserve(self, request: Request) -> Future[Reservation]:
         """Ask for bundles of resources; the future is done when they are free.
 
-        Cancelling the future takes the request back; `close` cancels what waits, and who asks then
-        gets a cancelled one. What can never be met, though `check` let it pass, waits: a node may
-        come back.
+        Cancelling the future takes the request back. `close` cancels waiting requests, and a later
+        request gets a cancelled future. A request that has become infeasible after `check` waits,
+        because a node may come back.
         """
 
     @abstractmethod

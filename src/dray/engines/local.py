@@ -70,8 +70,8 @@ class LocalEngine(Engine):
     ) -> dict[str, str | None]:
         """Return the environment variables that limit a process to some devices.
 
-        What the user sets is left as it is, and a family's other variables are unset then: each
-        would count within what the other leaves, or describe other devices.
+        A variable that the user sets stays, and the family's other variables are unset: each would
+        select among the devices that the other leaves, or describe other devices.
 
         Args:
             devices: Their ids, by resource name.

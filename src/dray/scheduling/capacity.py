@@ -175,10 +175,10 @@ class Capacity:
         return most
 
     def usable(self, wanted: Iterable[tuple[str, int]] = ()) -> Quantities:
-        """Return what is free; of devices, how much can be taken in steps of what is wanted.
+        """Return the free quantities; of devices, the part usable in steps of the wanted quantity.
 
-        What is left of several devices is no whole one, whatever the sum. What is lent and used
-        again is negative for a while: of that nothing is free.
+        The rests of several devices are no whole device, whatever their sum. A quantity that is
+        lent and used again is negative for a while; of that nothing is free.
         """
         free = {name: max(0, units) for name, units in self.quantities.items()}
         for name, units in wanted:

@@ -107,9 +107,9 @@ def _not_offered(unknown: Sequence[str], total: Quantities, nodes: Sequence[Node
 
 
 def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
-    """Return what may have been meant: something that is offered, or a type that exists.
+    """Return a hint at the intended name: one that is offered, or a type that exists.
 
-    What is the right name of an accelerator, or of its type, is no slip of the pen.
+    The correct name of an accelerator, or of its type, is not taken for a misspelling.
     """
     kinds = [name.removeprefix(ACCELERATOR_TYPE) for name in offered if ACCELERATOR_TYPE in name]
     near: list[str] = []

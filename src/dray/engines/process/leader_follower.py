@@ -183,8 +183,8 @@ class LeaderFollowers:
     def look(self) -> None:
         """Read what is there already, unless another thread of the program reads.
 
-        Who asks for one thing after the other and never waits has Python's own lock: the thread in
-        the background gets it every 5 ms, and needs it three times to read once.
+        A thread that submits without pause holds the GIL: the background thread gets it every 5 ms,
+        and needs it three times to read once.
         """
         if self.reads_here():
             return

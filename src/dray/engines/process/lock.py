@@ -49,10 +49,9 @@ class HubLock:
         return not self.is_mine() and self._lock.acquire(blocking=False)
 
     def release(self, *_: object) -> None:
-        """Let the lock go, after everything that has come up.
+        """Release the lock, after all work that was deferred while it was held.
 
-        What fails there belongs to none of those who happen to be here: it is told, and the rest
-        is done.
+        An error of that work does not concern the caller: it is reported, and the rest is done.
         """
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A set of descriptors to wait for: epoll, or its equal of `poll` where there is none (macOS)."""
+"""A set of descriptors to wait for: epoll, or `poll` where there is none (macOS)."""
 
 from __future__ import annotations
 

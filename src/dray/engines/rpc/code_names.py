@@ -27,7 +27,7 @@ def of_code(code: CodeType) -> Iterator[str]:
 def of_function(function: Function) -> set[str]:
     """Return the names that a function uses, and those of the program's functions below it.
 
-    What is called by way of an object or a module is not followed, nor an installed package.
+    Calls through an object or a module are not followed, nor calls of an installed package.
     """
     found: set[str] = set()
     known: dict[FunctionType, None] = {}

@@ -31,11 +31,11 @@ class _Watched(NamedTuple):
 class Reader:
     """Waits on sockets and pipes in a thread; everything it calls runs in that thread.
 
-    What it calls may raise, which is a bug: then that alone is not called any more, and the thread
-    goes on.
+    If a callback raises, which is a bug, only that callback is not called any more, and the thread
+    continues.
 
-    A source can rest: what comes from it wakes nobody until its time is up, or somebody rings at
-    `doorbell`, or something comes from another one that must not be heard before it (`in_order`).
+    A source can rest: its messages do not wake the thread until its time is up, a byte arrives at
+    `doorbell`, or another source has a message that must be handled after them (`in_order`).
 
     Args:
         on_crash: Called when the thread itself cannot go on: whoever waits must be told.
@@ -113,9 +113,9 @@ class Reader:
             self._selector.unregister(source)
 
     def rest(self, source: Any) -> None:
-        """Let a source rest, which is waited on: nobody is in a hurry to hear more of it.
+        """Let a watched source rest, because its next messages are not urgent.
 
-        What is called for it next may find nothing to read.
+        Its next callback may find nothing to read.
         """
         watched = self._selector.unregister(source).data
         self._resting[source] = watched, time.monotonic() + REST_S

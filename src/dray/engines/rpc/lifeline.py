@@ -101,9 +101,9 @@ def adopt_orphans() -> None:
 def end_well_without_parent() -> None:
     """Have this worker go on if it is stopped when its parent ends, and end with its family.
 
-    Whoever is about to kill all of them stops them first, and may be killed then. The system hangs
-    up on a worker's group if its parent ends while one of the group is stopped: to end by that
-    would be too early for what is not of the group.
+    The process that is about to kill all of them stops them first, and may then be killed itself.
+    If the parent of a worker ends while a process of the worker's group is stopped, the system
+    sends the group SIGHUP. To end by that would be too early for processes outside the group.
     """
     worker = os.getpid()
     if sys.platform == "linux":

@@ -30,7 +30,7 @@ def pickler_class() -> Any:
         and `model.config` may mean `torch.distributed.config`, whose type PyTorch has made.
         Code keeps the file it is from, whose lines tracebacks show:
         cloudpickle 3.1.3 calls every file <dynamic-code>.
-        What a child of multiprocessing has of the script is sent by value, as in the script itself:
+        In a child of multiprocessing, code of the script is sent by value, as in the script itself:
         cloudpickle takes it for a module that others can import.
         A function with a cache of functools is sent by value where the function is, with an empty
         cache: cloudpickle has only its name. A cached property has a lock before Python 3.12.

@@ -31,7 +31,7 @@ _ALL_QUIET = _QUIET, _QUIET_PICKLED = wire.QUIET[0], wire.QUIET_PICKLED[0]
 
 
 class RemoteActor(Actor):
-    """An actor in another process. What is called `on_...` runs on the engine's reader thread."""
+    """An actor in another process. Methods named `on_...` run on the engine's reader thread."""
 
     # Whether its connection rests after a quiet message; it has a doorbell then.
     may_rest = False
@@ -137,10 +137,10 @@ class RemoteActor(Actor):
         """Called when the process closes its connection, which is before its end is told."""
 
     def _deal(self, frames: Sequence[memoryview]) -> bool:
-        """Take what the process has said; return whether all of it has been taken.
+        """Take messages of the process; return whether all of them have been taken.
 
-        What is not quiet comes after all that other processes have said before, so it may have to
-        wait for that, and what follows with it.
+        A message that is not quiet comes after all earlier messages of other processes. It may have
+        to wait for these, and the messages that follow it as well.
         """
         for at, frame in enumerate(frames):
             if frame[0] == _QUIET:

@@ -27,7 +27,7 @@ _PLAIN = ReportedCheckpointStatus.COMMITTED.name
 class CheckpointStore:
     """The checkpoints that a run has committed.
 
-    What cannot be written or deleted raises StorageError.
+    A method that cannot write or delete a file raises StorageError.
 
     Attributes:
         validates: Whether they are validated, if their reports ask for it.

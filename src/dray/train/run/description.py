@@ -138,9 +138,9 @@ def _fields(config: Any) -> dict[str, object]:
 
 
 def _comparable(config: Mapping[str, object]) -> dict[str, object]:
-    """Return what can be compared of the function's config; of texts, which may be secret, a hash.
+    """Return the comparable values of the function's config; of texts, which may be secret, a hash.
 
-    What else it holds, such as objects and long lists, is left out.
+    Other values, such as objects and long lists, are left out.
     """
     found: dict[str, object] = {}
     for name, value in config.items():

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while a run goes on: it stops at the next report, rather than anywhere."""
+"""Ctrl-C and SIGTERM during a run, which then stops at its next report."""
 
 from __future__ import annotations
 

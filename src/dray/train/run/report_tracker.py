@@ -148,7 +148,7 @@ class RankCounts:
 
 
 class ReportTracker:
-    """Follows the reports of one attempt. What a failed rank has reported before counts.
+    """Follows the reports of one attempt. Reports that a rank made before it failed count.
 
     Args:
         barrier: Whether each report waits for every rank.

@@ -35,10 +35,10 @@ def validate(fn: ValidationFn, checkpoint: Checkpoint, kwargs: dict[str, Any]) -
 
 @dataclass(eq=False)
 class Validations:
-    """Validates the checkpoints that were reported so, in the order of their reports.
+    """Validates the checkpoints whose reports ask for it, in the order of their reports.
 
-    What is to be validated is what the manifests say, so a run that goes on takes up what an
-    earlier start of it has left.
+    The manifests say which checkpoints are to be validated, so a resumed run validates those that
+    an earlier start of it has left.
 
     Attributes:
         closed: Done when the engine is.

@@ -45,8 +45,8 @@ class Log(Protocol):
 class Storage(ABC, Generic[P]):
     """The place of one run: `LocalStorage` is a directory, `ObjectStorage` a prefix of a bucket.
 
-    Names are relative to the run. What cannot be written or read, or is another driver's by now,
-    raises StorageError, which says which file, and what to do.
+    Names are relative to the run. A method raises StorageError if it cannot read or write a file,
+    or if the run is another driver's by now. The error names the file and says what to do.
 
     Args:
         path: The run's directory.

@@ -135,7 +135,7 @@ class Committed:
     def first_damaged_file(self) -> str | None:
         """Read every file; return the name of the first that is not as committed, or None.
 
-        What lies far away is compared with its sizes only: it is read when it is downloaded.
+        Of a remote checkpoint only sizes are compared: its files are read when it is downloaded.
         """
         path, missing = self.path, self.damaged_size()
         if missing is not None or not self.files or isinstance(path, RemotePath):

@@ -357,9 +357,9 @@ class _FutureWaiter(Waiter):
 
 
 def _settle(settle: Callable[[T], None], outcome: T) -> None:
-    """Settle a future; a callback of it that exits ends neither this thread nor what it reads for.
+    """Settle a future; a callback of it that exits does not end this thread or its other work.
 
-    What it raises is shown as that of a thread, so `sys.exit()` is passed over in silence.
+    The exception is shown as that of a thread, so that `sys.exit()` is ignored silently.
     """
     try:
         settle(outcome)

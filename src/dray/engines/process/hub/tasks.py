@@ -200,9 +200,9 @@ class Tasks:
         self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
 
     def grant(self, lease: Held | None, shape: SchedulingClass) -> Grant | None:
-        """Return what tells a worker of its accelerators: ids, and variables; None for none.
+        """Return the ids of a worker's accelerators, and their variables; None for none.
 
-        What a runtime environment sets itself stays as it is.
+        Variables that a runtime environment sets itself stay as they are.
         """
         if lease is None or not lease.devices[0]:
             return None

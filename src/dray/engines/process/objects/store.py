@@ -191,8 +191,8 @@ class Store:
     def room(self, lengths: Iterable[int]) -> Stored:
         """Return where the parts of an object may be written, as the beginning of its payload.
 
-        What has not been used for long goes to the disk if need be; if all memory is in use, so
-        does the new object.
+        If there is no room, the least recently used objects move to the disk; if all memory is in
+        use, the new object goes there.
 
         Raises:
             ObjectStoreFullError: The disk is full as well.

@@ -93,9 +93,9 @@ def own_membership() -> Membership | None:
 
 
 def _join_when_used(membership: Membership) -> None:
-    """Have Ray's own functions join, those that load what a pickle refers to among them.
+    """Have Ray's own functions join, also those that load the references of a pickle.
 
-    Who asks whether this process is connected, as it is in a worker of Ray's, means to use it.
+    Code that asks whether this process is connected, as in a worker of Ray's, is about to use Ray.
     """
     global _membership
     _membership = membership

@@ -15,8 +15,8 @@ from dray.train.run.nodes.admission import Admission
 class Growth:
     """Looks for room for more workers as checkpoints are committed, once an interval.
 
-    What ranks do after a checkpoint is lost as they start again; so those that wait for it stop
-    there, and the others as soon as they report, or a moment later.
+    A restart loses the work of ranks after the checkpoint. So ranks that wait for it stop there,
+    and the others stop when they report, or a moment later.
 
     Attributes:
         admission: Has what the workers hold, and asks for more.

@@ -113,8 +113,8 @@ def downloaded(place: RemotePath) -> Iterator[Path]:
 def _hold(target: Path, is_whole: Callable[[], bool], fill: Callable[[], None]) -> int:
     """Return a shared lock on a directory that is whole, made by `fill` if need be.
 
-    Who waits for others holds no lock that they may wait for: a rank that reads a checkpoint may
-    well be waited for by one that wants to.
+    A process that waits for another one holds no lock that the other may wait for: a rank that
+    reads a checkpoint may be awaited by a rank that wants to read it.
     """
     while True:
         lock = _locked(target.with_suffix(".lock"), fcntl.LOCK_SH)
