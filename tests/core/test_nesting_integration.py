@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
+import stat
 import tempfile
 import threading
 import time
@@ -163,6 +166,31 @@ def test_a_task_trains(storage: Path) -> None:
     names = [f"trial-{i}" for i in range(3)]
     assert dray.get([job.remote(name) for name in names]) == [{"workers": 2}] * 3
     assert sorted(path.name for path in storage.iterdir()) == names
+
+
+def test_nobody_else_can_connect_to_the_driver_of_a_training_in_a_task(storage: Path) -> None:
+    def train() -> None:
+        dray.train.report({"sum": dray.get(double.remote(21))})
+
+    @dray.remote
+    def job() -> Any:
+        return fit(train, storage).metrics
+
+    assert dray.get(job.remote()) == {"sum": 42}
+    answered_to_all = [name for name in _listening() if f"dray-{os.getuid()}-" not in name]
+    assert answered_to_all == []  # `dray status` asks at the other one, which sends others away
+
+
+def _listening() -> list[str]:
+    """Return the names at which this process listens."""
+    found = []
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # it was that of the listing
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                with socket.socket(fileno=os.dup(fd)) as sock:
+                    if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found.append(str(sock.getsockname()))
+    return found
 
 
 def test_a_training_in_a_task_takes_resources_of_the_session(

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import socket
 
-from dray.engines.process.attach_socket import AttachListener, leave
+from dray.engines.process.attach_socket import AttachSocket, leave
 
 
-def test_who_has_connected_and_said_nothing_holds_up_nobody() -> None:
-    listener = AttachListener()
-    address = listener.address()
+def test_each_client_gets_its_own_whatever_others_have_left() -> None:
+    attaching = AttachSocket()
     mine, theirs = socket.socketpair()
-    with mine, theirs, socket.socket(socket.AF_UNIX) as slow:
-        slow.connect(address)
-        leave(address, 7, theirs)
-        taken = listener.take(7)
+    with mine, theirs:
+        leave(attaching.far, 8, theirs)  # by a worker that was killed before it could say so
+        leave(attaching.far, 7, theirs)
+        assert attaching.take(9) is None
+        taken = attaching.take(7)
         assert taken is not None
         with taken:
             taken.sendall(b"!")
         assert mine.recv(1) == b"!"
-        socket.send_fds(slow, [(8).to_bytes(8, "big")], [theirs.fileno()])
-        late = listener.take(8)
-        assert late is not None
-        late.close()
-        assert listener.take(8) is None
-    listener.close()
+        assert attaching.take(7) is None
+        attaching.close()
+        theirs.close()
+        assert mine.recv(1) == b""  # nothing keeps the other one

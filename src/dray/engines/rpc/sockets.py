@@ -17,9 +17,9 @@ def socket_of(fd: int) -> socket.socket:
     return sock
 
 
-def socket_pair() -> tuple[socket.socket, socket.socket]:
+def socket_pair(kind: int = socket.SOCK_STREAM) -> tuple[socket.socket, socket.socket]:
     """Return two connected sockets that block, as `socket_of`."""
-    ends = socket.socketpair()
+    ends = socket.socketpair(type=kind)
     for end in ends:
         end.settimeout(None)
     return ends

@@ -16,7 +16,7 @@ from dray.engines.console import show_lines
 from dray.engines.launch import system_limits
 from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.object_ref import ObjectRef
-from dray.engines.process.attach_socket import AttachListener
+from dray.engines.process.attach_socket import AttachSocket
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.generators import Streams
@@ -92,7 +92,7 @@ class DriverRuntime(ProcessRuntime):
         self._job_id = os.urandom(4).hex()
         self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
-        self._attach_listener = AttachListener()
+        self._attach_socket = AttachSocket()
         self._poll = make_poll()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
@@ -270,7 +270,8 @@ class DriverRuntime(ProcessRuntime):
         worker = WorkerProcess(number, node, runtime_env, sock, self._on_exit)
         self.tap.watch(worker, out, "stdout")
         self.tap.watch(worker, err, "stderr")
-        return worker, (far_out, far_err, far.fileno(), self.arena.fd, self.disk.fd)
+        shared = (self.arena.fd, self.disk.fd, self._attach_socket.far.fileno())
+        return worker, (far_out, far_err, far.fileno(), *shared)
 
     def attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Let a training worker of this session use its tasks, actors and objects."""
@@ -278,12 +279,9 @@ class DriverRuntime(ProcessRuntime):
             self._attach(sock, node_id, around)
 
     def on_attach(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
-        sock = self._attach_listener.take(client.number)  # left there before this was said
+        sock = self._attach_socket.take(client.number)  # left there before this was said
         if sock is not None:
             self._attach(sock, node_id, around)
-
-    def on_attach_address(self, client: Client, question: int) -> None:
-        self.hub.reply(client, question, self._attach_listener.address())
 
     def _attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line = self._next_number(), Channel(sock)
@@ -447,7 +445,7 @@ class DriverRuntime(ProcessRuntime):
             for line in (*self.pool.all.values(), *self._lines.values()):
                 line.close()
             self._poll.close()
-            self._attach_listener.close()
+            self._attach_socket.close()
             self._woken.close()
             self._wake.close()
             self.hub.store.close()

@@ -40,8 +40,6 @@ class Session(Protocol):
 
     def on_query(self, client: Client, question: int, what: str) -> None: ...
 
-    def on_attach_address(self, client: Client, question: int) -> None: ...
-
     def on_attach(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None: ...
 
 
@@ -106,7 +104,6 @@ def operations(
         # The state of the session.
         "query": session.on_query,  # names, groups, nodes, totals, what is free, or all of it
         # Training workers within workers.
-        "attach_address": session.on_attach_address,  # where a worker may leave descriptors
         "attach": session.on_attach,  # a training worker, whose socket its parent has left there
         "leave": hub.on_leave,  # a training worker that is done
     }

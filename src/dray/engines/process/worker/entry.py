@@ -23,8 +23,9 @@ def run(inlet: int, fds: Sequence[int]) -> NoReturn:
     """Run a worker to its end.
 
     Args:
-        fds: A socket for its work; then, for tasks, the shared memory and the disk's file, or for a
-            training, a socket by which it uses its session, and the driver's doorbell.
+        fds: A socket for its work; then, for tasks, the shared memory, the disk's file and the
+            attach socket, or for a training, a socket by which it uses its session, and the
+            driver's doorbell.
     """
     if _is_of_tasks(fds):
         worker.run(inlet, fds)

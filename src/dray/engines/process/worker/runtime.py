@@ -46,10 +46,10 @@ class WorkerRuntime(ProcessRuntime):
         disk: SpillFile,
         begin: Mapping[str, Any],
         on_work: Callable[[Message], None],
-        may_pass_on: bool = False,
+        attaching: socket.socket | None = None,
     ) -> None:
         self._sock = sock
-        self._may_pass_on = may_pass_on
+        self._attaching = attaching
         self._inbox = inbox
         self.arena = arena
         self.disk = disk
@@ -159,9 +159,9 @@ class WorkerRuntime(ProcessRuntime):
         Raises:
             EngineError: The driver is not to be reached from here.
         """
-        if not self._may_pass_on:
+        if self._attaching is None:
             raise EngineError("a training within a training cannot reach the driver")
-        leave(self.demand("attach_address"), self._begin["number"], sock)
+        leave(self._attaching, self._begin["number"], sock)
         self.say("attach", node_id, around)
         sock.close()
 

@@ -41,15 +41,22 @@ class TaskWorker:
     Args:
         sock: To the hub, for work and answers.
         control: To the fork server, for what must be heard during work.
+        attaching: To the driver, for sockets of training workers.
     """
 
     def __init__(
-        self, sock: socket.socket, control: socket.socket, arena: Arena, disk: SpillFile
+        self,
+        sock: socket.socket,
+        control: socket.socket,
+        arena: Arena,
+        disk: SpillFile,
+        attaching: socket.socket,
     ) -> None:
         self._control = control
         self._sock = sock
         self._arena = arena
         self._disk = disk
+        self._attaching = attaching
         self._work: deque[Message] = deque()
         self._idle: Waiter | None = None
         self._kinds: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
@@ -73,7 +80,7 @@ class TaskWorker:
         begin = messages.pop(0)[1]
         actor_host.enter_environment(begin["environment"])
         self.runtime = WorkerRuntime(
-            self._sock, inbox, self._arena, self._disk, begin, self._take, may_pass_on=True
+            self._sock, inbox, self._arena, self._disk, begin, self._take, self._attaching
         )
         self._results = Results(self.runtime)
         session.enter_worker(lambda: self.runtime)
@@ -306,13 +313,13 @@ def run(control: int, fds: Sequence[int]) -> NoReturn:
 
     Args:
         control: The socket on which it hears of what is cancelled, and of its server's end.
-        fds: Its socket for work, the shared memory and the disk's file.
+        fds: Its socket for work, the shared memory, the disk's file and the attach socket.
     """
 
     def serve() -> int:
-        sock, arena, disk = fds
-        work, cancelled = socket_of(sock), socket_of(control)
-        return TaskWorker(work, cancelled, Arena(arena), SpillFile(disk)).serve()
+        sock, arena, disk, far = fds
+        work, cancelled, attaching = map(socket_of, (sock, control, far))
+        return TaskWorker(work, cancelled, Arena(arena), SpillFile(disk), attaching).serve()
 
     actor_host.run_to_end(serve, waits_for_children=False)
 
