@@ -119,6 +119,14 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def python(code: str) -> list[str]:
+    """Return the command that runs code in a Python of its own, with this one's import path.
+
+    By itself it would look for modules in the working directory first, where others may put some.
+    """
+    return [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
+
+
 def device_files(pattern: str) -> list[str]:
     """Return the files of this machine that match a pattern, such as "dev/nvidia[0-9]*".
 

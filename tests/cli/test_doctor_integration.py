@@ -156,6 +156,15 @@ def test_a_machine_where_all_fits_has_nothing_wrong() -> None:
     assert shown.stdout.endswith("Nothing is wrong.\n")
 
 
+def test_modules_in_the_working_directory_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("json", "torch"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger has put it there')")
+    monkeypatch.chdir(tmp_path)
+    assert examine(modules=GOOD_TORCH)["torch"]["error"] == ""
+
+
 def test_without_any_package_it_works() -> None:
     source = Path(dray.__file__).parent.parent
     command = [sys.executable, "-S", "-m", "dray", "doctor"]

@@ -187,6 +187,13 @@ def test_a_name_that_somebody_has_taken_keeps_nobody_from_starting() -> None:
         assert this_program()["workers"] >= 1
 
 
+def test_a_name_of_somebody_else_that_is_no_text_hides_nobody() -> None:
+    with socket.socket(socket.AF_UNIX) as odd:
+        odd.bind(b"\0dray\n \n\xff\n")
+        assert dray.get(hold_nothing.remote()) == 1
+        assert this_program()["workers"] >= 1
+
+
 def test_those_who_do_not_answer_cost_their_time_once() -> None:
     names = [f"\0dray-{os.getuid()}-{2**22 + number}-0" for number in range(3)]
     with contextlib.ExitStack() as stack:

@@ -239,7 +239,7 @@ def _ask(package: str, program: str) -> Any:
         return {"installed": False}
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", program],
+            host.python(program),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",

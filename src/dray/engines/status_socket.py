@@ -194,7 +194,7 @@ def _names() -> list[str]:
             text = file.read()
     except OSError:  # only Linux has it
         return []
-    names = (line.split()[-1] for line in text.splitlines() if line)
+    names = (line.rpartition(" ")[2] for line in text.splitlines())  # others' may hold anything
     return [name[1:] for name in dict.fromkeys(names) if name.startswith(prefix)]
 
 

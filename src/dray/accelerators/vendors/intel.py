@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -146,7 +145,7 @@ def _ask_level_zero() -> list[tuple[str, str, int]] | None:
     try:
         if importlib.util.find_spec("dpctl") is None:
             return None
-        answer = output_of(sys.executable, "-c", _ASK, timeout_s=20, environ=environ)
+        answer = output_of(*host.python(_ASK), timeout_s=20, environ=environ)
         return [(str(name), str(driver), int(size)) for name, driver, size in json.loads(answer)]
     except (ValueError, TypeError):
         return None
