@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     drawn = f"{head}{BEGIN}\n{diagram()}\n{END}{tail}"
     if "--check" in arguments:
         if drawn != text:
-            print(f"{PAGE.name} shows another state machine than the code has; run make docs")
+            print(f"{PAGE.name} shows another state machine than the code has; run make diagrams")
             return 1
         print("the state diagram is current")
         return 0
