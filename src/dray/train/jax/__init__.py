@@ -172,14 +172,15 @@ class JaxTrainer(DataParallelTrainer):
     worker's own, and `jax.process_index()` is its rank. Several CPU workers are one program too.
 
     Args:
-        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
         jax_config: Settings of JAX.
-        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
-        dataset_config: Choices of how ranks share the datasets.
+        scaling_config: Number of workers, and resources of each; default: one with one CPU.
+        dataset_config: Options for sharing the datasets among ranks.
         run_config: The run's name, place and behaviour.
-        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share.
-        validation_config: Function for `report(validation=...)`, and its task.
+        datasets: Name -> a `dray.data.Dataset`, or data to make one of. `get_dataset_shard` gives
+            each rank its share.
+        validation_config: The function that `report(validation=...)` runs, and its options.
 
     Raises:
         ConfigError: An argument is malformed.

@@ -1,4 +1,4 @@
-"""Explanations, in the words of ScalingConfig, of why workers do not fit, and what would."""
+"""Explanations, in the words of ScalingConfig, of why workers do not fit, and changes that help."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
 
 _FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
-# Nodes, and what is free on each: of accelerators, what workers can take (`Ledger.preview`).
+# Nodes with their free resources; of accelerators, the part workers can use (`Ledger.preview`).
 Free = Sequence[tuple[Node, Mapping[str, float]]]
 
 
 def infeasible(error: InfeasibleError) -> str:
-    """Return why workers can never start, and what to ask for instead."""
+    """Return why workers can never start, with advice on another request."""
     found = error.shortfall
     return str(error) if found is None else found.sentence(_advice(found))
 
@@ -46,7 +46,7 @@ def _advice(found: Shortfall) -> str:
 
 
 def lacks(scaling: ScalingConfig, free: Free) -> dict[str, str]:
-    """Return for each node why it cannot take one more worker; nodes that can are left out."""
+    """Return, for each node that cannot take one more worker, the reason."""
     bundle, selectors = scaling.bundle, _selectors(scaling)
     found = {
         node.title: _wrong_labels(scaling.tpu_slice, selectors, node)
@@ -61,7 +61,7 @@ def lacks(scaling: ScalingConfig, free: Free) -> dict[str, str]:
 
 
 def _selectors(scaling: ScalingConfig) -> list[Mapping[str, str]]:
-    """Return the selectors of the workers, each once."""
+    """Return the different label selectors of the workers."""
     different = {tuple(sorted(each.items())): each for each in scaling.selectors}
     return [*different.values()] or [{}]
 
@@ -71,7 +71,7 @@ def _allows(selectors: Sequence[Mapping[str, str]], node: Node) -> bool:
 
 
 def _wrong_labels(wanted: Slice | None, selectors: Sequence[Mapping[str, str]], node: Node) -> str:
-    """Return why no worker may run on a node whatever is free there; "" if one may."""
+    """Return why the labels of a node allow no worker there; "" if they allow one."""
     if _allows(selectors, node):
         return ""
     has = node.all_labels
@@ -100,7 +100,7 @@ def _lack(name: str, left: float, total: float, needed: float) -> str:
 
 
 def nearest_change(scaling: ScalingConfig, workers: int, fitting: int, free: Free) -> str:
-    """Return the nearest change: fewer workers now, or how much more there had to be."""
+    """Return the nearest change: fewer workers now, or the missing resources."""
     would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
     if fitting and isinstance(scaling.label_selector, Sequence):
         would += f" with the first {fitting} of label_selector"
@@ -130,14 +130,14 @@ def nearest_change(scaling: ScalingConfig, workers: int, fitting: int, free: Fre
 
 
 def _free_slices(wanted: Slice, there: Free) -> int:
-    """Return how many slices are whole and have all their chips free."""
+    """Return the number of complete slices whose chips are all free."""
     slices = hosts_of_slices([node for node, _ in there]).values()
     idle = [left.get("TPU", 0) >= wanted.chips_per_host for _, left in there]
     return sum(len(hosts) == wanted.hosts and all(idle[i] for i in hosts) for hosts in slices)
 
 
 def _missing(scaling: ScalingConfig, workers: int, there: Free) -> dict[str, float]:
-    """Return how much more there had to be at least, on nodes of the right type."""
+    """Return the least resources that would have to be added, on nodes of the right type."""
     type_ = f"{ACCELERATOR_TYPE}{scaling.accelerator_type}"
     free = [
         to_fixed({name: max(0.0, quantity) for name, quantity in left.items()})
@@ -154,17 +154,17 @@ def _missing(scaling: ScalingConfig, workers: int, there: Free) -> dict[str, flo
 
 
 def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy: str) -> int:
-    """Return how much of one resource had to be added to nodes, at least, for so many workers.
+    """Return the least quantity of one resource that the nodes lack for so many workers.
 
     Args:
-        free: Quantity of it that is free on each node.
+        free: The free quantity of the resource on each node.
     """
     room = sorted((_times(name, units, left) for left in free), reverse=True)
     if strategy == "STRICT_PACK":
         room = room[:1]
     if strategy == "STRICT_SPREAD":
         if len(room) < workers:
-            return 0  # it is nodes that are missing
+            return 0  # nodes are missing, not this resource
         room = [(1, 0) if times else (0, rest) for times, rest in room]
     missing = max(0, workers - sum(times for times, _ in room))
     if units < UNIT and family_of(name) is not None:
@@ -174,12 +174,15 @@ def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy
 
 
 def _times(name: str, units: int, free: int) -> tuple[int, int]:
-    """Return for how many workers a node has enough of something, and what can be added to."""
+    """Return how many workers a resource of a node is enough for, and the rest that helps another.
+
+    The rest of a device whose shares are too small for another worker helps none.
+    """
     times, rest = divmod(free, units)
     return times, 0 if units < UNIT and family_of(name) is not None else rest
 
 
-# In words.
+# Texts.
 
 
 def _title(wanted: Slice) -> str:
@@ -193,7 +196,7 @@ def _amount(name: str, quantity: float) -> str:
 
 
 def amounts(bundle: Mapping[str, float], more: str = "") -> str:
-    """Return quantities as in "2 more CPU, 1 more GPU"; `more` comes behind each number."""
+    """Return quantities as in "2 more CPU, 1 more GPU"; `more` is put after each number."""
     parts = [
         name.removeprefix(ACCELERATOR_TYPE)
         if name.startswith(ACCELERATOR_TYPE)

@@ -28,7 +28,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.worker.cpu_affinity import asked_threads, threads_per_worker
 
 _LOOPBACK = ("127.0.0.1", "::1")
-# More nodes or workers than this are summed up when people read.
+# The text of a plan lists at most so many nodes and workers, and counts the rest.
 _SHOWN = 16
 
 
@@ -37,14 +37,14 @@ class PlannedWorker:
     """The planned node and devices of one worker.
 
     Attributes:
-        rank: Its rank among all.
-        node: Its node's id.
-        address: Its node's address.
+        rank: The worker's rank.
+        node: The id of its node.
+        address: The address of its node.
         node_rank: The rank of its node.
-        local_rank: Its rank among those of its node.
-        devices: The ids of its accelerators by resource name; empty where it has none, or where a
-            cluster chooses them later.
-        threads: Number of threads it would compute with.
+        local_rank: Its rank on its node.
+        devices: The ids of its accelerators by resource name; empty if it has none, or if a cluster
+            assigns them later.
+        threads: Number of threads that it would compute with.
 
     Example:
         >>> from dray.train import DataParallelTrainer, ScalingConfig
@@ -67,17 +67,19 @@ class Plan:
     """The plan of a run, if it started now.
 
     Attributes:
-        fits: Whether it could start now.
-        possible: Whether it could if everything were free, or a cluster grew.
-        num_workers: Number of workers it would start, or would like to.
-        resources_per_worker: Resources that each would get.
-        workers: Placement of each, by rank; empty if they do not fit now.
-        backend: Backend that would connect them.
-        interface: The network interface for that; None where only the nodes know.
+        fits: Whether the run could start now.
+        possible: Whether it could start if all resources were free, or a cluster grew.
+        num_workers: Number of workers that it would start; if they do not fit, the number that it
+            asks for.
+        resources_per_worker: Resources that each worker would get.
+        workers: Placement of each worker, by rank; empty if they do not fit now.
+        backend: Backend that would connect the workers.
+        interface: The network interface of the backend; None if only the nodes know it.
         master_address: Address of the rendezvous.
-        reason: Reason why they do not fit now; "" if they do.
-        nodes: For each node that is too small or busy now, what it lacks for one worker.
-        advice: The nearest change that would fit; "" if nothing is near.
+        reason: Reason why the workers do not fit now; "" if they fit.
+        nodes: For each node that is too small or busy now, the resources that it lacks for one
+            worker.
+        advice: The nearest change that would fit; "" if there is none.
         notes: Further notes for the user.
 
     Example:
@@ -107,11 +109,11 @@ class Plan:
 
     @property
     def why(self) -> str:
-        """The reason why it does not fit now, node by node, and the nearest change."""
+        """The reason why the run does not fit now, node by node, and the nearest change."""
         return " ".join(filter(None, (self.reason, _listing(self.nodes), self.advice)))
 
     def __str__(self) -> str:
-        """Return the plan as people read it."""
+        """Return the plan as text."""
         each = amounts(self.resources_per_worker)
         count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
         if not self.fits:
@@ -133,12 +135,12 @@ class Plan:
 
 
 def end_script(plan: Plan, path: Path) -> NoReturn:
-    """End a script at its first `fit()`, when it is only asked for the plan.
+    """Write the plan for `dray plan`, and end the script at its first `fit()`.
 
-    A task or actor ends by an error instead, as one that exits is tried again.
+    In a task or an actor, raise an error instead, because a task that exits is tried again.
 
     Args:
-        path: File to write it to, for `dray plan`; if there is one already, that stays.
+        path: File to write the plan to; if it exists already, it stays as it is.
     """
     with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
         json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
@@ -155,10 +157,10 @@ def make_plan(
     backend: tuple[Backend, BackendConfig],
     impossible: InfeasibleError | None = None,
 ) -> Plan:
-    """Return what a run would do if it started now; start and reserve nothing.
+    """Return the plan of a run that would start now; start and reserve nothing.
 
     Args:
-        impossible: Reason why it can never start, if the engine has said so already.
+        impossible: The engine's error, if it has found already that the run can never start.
 
     Raises:
         ConfigError: The workers' accelerators and the framework do not go together, or the engine
@@ -170,7 +172,7 @@ def make_plan(
         if scaling.trainer_bundle:
             return _without_trainer(engine, scaling, config, backend, possible=impossible is None)
         return _refusal(engine, scaling, workers, preview, impossible)
-    engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
+    engine.check(Request([]), config.runtime_env)  # the preview has shown that the bundles fit
     places = [
         WorkerPlacement(node, devices)
         for node, devices in zip(preview.nodes[:workers], preview.devices, strict=False)
@@ -195,9 +197,9 @@ def make_plan(
 
 
 def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementPreview]:
-    """Return how many workers to start, as many as fit, and where they would go.
+    """Return the number of workers that fit now, and their placement.
 
-    If not even the least fit, that is how many to wait for.
+    If the minimum does not fit, the number is the minimum, for which the run waits.
     """
     if not engine.distributed:
         return 1, engine.preview(scaling.request(1))
@@ -212,7 +214,7 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementP
 
 
 def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
-    """Return the numbers of workers for which there is enough, if nobody else used it."""
+    """Return the numbers of workers for which the nodes have enough resources, held or free."""
     free = [(node, node.resources) for node in engine.nodes() if not node.leaves]
     return _with_room(scaling.sizes, scaling, free)
 
@@ -223,14 +225,14 @@ def largest_size(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
     def too_many(size: int) -> bool:
         return not engine.preview(scaling.request(size)).fits
 
-    if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
+    if not sizes or not too_many(sizes[-1]):  # usually the quantities decide, and the largest fits
         return sizes[-1] if sizes else 0
     at = bisect.bisect_left(sizes, True, key=too_many)
     return sizes[at - 1] if at else 0
 
 
 def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:
-    """Return those of some sizes, in ascending order, for which quantities alone would do."""
+    """Return those of some sizes, in ascending order, for which the quantities are enough."""
     bundle = to_fixed(scaling.bundle)
     most = sum(
         min(int(left.get(name, 0) * UNIT + 0.5) // units for name, units in bundle.items())
@@ -324,7 +326,7 @@ def _without_trainer(
     *,
     possible: bool,
 ) -> Plan:
-    """Return why workers and the controller's share do not fit, by what the workers alone need."""
+    """Return why workers and the controller's share do not fit, from a plan without the share."""
     alone = copy.copy(scaling)
     alone.trainer_resources = None
     plan = make_plan(engine, alone, config, backend)

@@ -1,4 +1,4 @@
-"""Rank assignment: the ranks of each worker, and its neighbours on its node."""
+"""Rank assignment: the ranks of each worker, and the other workers of its node."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class WorkerPlacement:
 
     @property
     def slice_name(self) -> str:
-        """The TPU slice that its node is a part of; "" if it is of none."""
+        """The TPU slice of its node; "" if the node is in no slice."""
         return slice_of(self.node)
 
 
 @dataclass(frozen=True)
 class RankAssignment:
-    """One worker among all.
+    """The ranks of one worker.
 
     Attributes:
-        bundle: The number that it was asked for with.
-        local_rank: Its rank among those of its node.
+        bundle: The number of its bundle in the request.
+        local_rank: Its rank on its node.
         local_world_size: Number of workers on its node.
         node_rank: The rank of its node.
-        node_devices: The ids of the accelerators that workers of its node have, by resource name.
+        node_devices: The ids of the accelerators of all workers of its node, by resource name.
     """
 
     place: WorkerPlacement
@@ -54,12 +54,12 @@ class RankAssignment:
 
 
 def assign_ranks(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
-    """Give every worker its rank: node by node, on a node by device, then as they were asked for.
+    """Assign ranks to workers: node by node, on a node by device, then in the order of the request.
 
     The hosts of a TPU slice come one after another, in the slice's order.
 
     Args:
-        places: Place of each worker, in the order in which they were asked for.
+        places: Place of each worker, in the order of the request.
 
     Returns:
         The workers, by rank.
@@ -100,8 +100,8 @@ def family_at(place: WorkerPlacement) -> Family | None:
 def shares_devices(positions: Sequence[RankAssignment]) -> bool:
     """Return whether two workers of a node have the same device.
 
-    MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
-    the name of a slice does not tell.
+    MIG slices of a node count as one device: NCCL identifies ranks by the GPU (NVIDIA/nccl, issue
+    1716), and the name of a slice does not contain its GPU.
     """
     nodes = [list(local) for _, local in groupby(positions, attrgetter("node_rank"))]
     return any(
@@ -115,7 +115,7 @@ def shares_devices(positions: Sequence[RankAssignment]) -> bool:
 def _devices_of(
     places: Sequence[WorkerPlacement], order: Mapping[tuple[str, str], int]
 ) -> dict[str, tuple[str, ...]]:
-    """Return all devices of a node's workers, in the node's order, or else by number and name."""
+    """Return all devices of a node's workers, in the node's order, then by number and name."""
     found: dict[str, set[str]] = {}
     for place in places:
         for name, ids in place.devices.items():

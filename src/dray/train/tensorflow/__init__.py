@@ -77,17 +77,17 @@ class TensorflowTrainer(DataParallelTrainer):
     Keras 3 does not work with that strategy.
 
     Args:
-        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
         tensorflow_config: There is nothing to set yet.
-        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
-        dataset_config: Choices of how ranks share them.
+        scaling_config: Number of workers, and resources of each; default: one with one CPU.
+        dataset_config: Options for sharing the datasets among ranks.
         run_config: The run's name, place and behaviour.
-        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
-            `dray.data.Dataset`, or what one is made of.
-        validation_config: Function for `report(validation=...)`, and its task.
-        metadata: None; deprecated.
-        resume_from_checkpoint: None; deprecated.
+        datasets: Name -> a `dray.data.Dataset`, or data to make one of. `get_dataset_shard` gives
+            each rank its share.
+        validation_config: The function that `report(validation=...)` runs, and its options.
+        metadata: Deprecated; must be None.
+        resume_from_checkpoint: Deprecated; must be None.
 
     Raises:
         ConfigError: An argument is malformed.

@@ -1,4 +1,4 @@
-"""PyTorch: the trainer, and what a train function needs for many workers."""
+"""PyTorch: the trainer, and functions that adapt a train function to many workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# Names that a train function needs: workers import their framework meanwhile.
+# Names of the train function, imported at first use: the driver does not import torch for them.
 _HOMES = {
     "dray.train.torch.checkpoint": ("TorchCheckpoint",),
     "dray.train.torch.data": ("prepare_data_loader",),
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 
 @checked_arguments("TorchTrainer")
 class TorchTrainer(DataParallelTrainer):
-    """Runs a PyTorch train function on many workers that share a process group.
+    """A trainer that runs a PyTorch train function on many workers that share a process group.
 
     Args:
-        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
         torch_config: Settings of the process group.
-        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
+        scaling_config: Number of workers, and resources of each; default: one with one CPU.
         run_config: The run's name, place and behaviour.
-        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
-            `dray.data.Dataset`, or what one is made of.
-        dataset_config: Choices of how ranks share them.
-        validation_config: Function for `report(validation=...)`, and its task.
-        metadata: None; deprecated.
-        resume_from_checkpoint: None; deprecated.
+        datasets: Name -> a `dray.data.Dataset`, or data to make one of. `get_dataset_shard` gives
+            each rank its share.
+        dataset_config: Options for sharing the datasets among ranks.
+        validation_config: The function that `report(validation=...)` runs, and its options.
+        metadata: Deprecated; must be None.
+        resume_from_checkpoint: Deprecated; must be None.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -110,13 +110,13 @@ class TorchTrainer(DataParallelTrainer):
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Make a train function give the same numbers again, at some cost in speed.
+    """Make the numbers of a train function reproducible, at some cost in speed.
 
-    Seeds torch, numpy and Python, has torch use deterministic algorithms only, and fixes what CUDA
-    would choose by timing.
+    Seeds torch, numpy and Python, and makes torch use only deterministic algorithms. CUDA no longer
+    selects algorithms by timing.
 
     Args:
-        seed: The same on every rank.
+        seed: The seed; use the same on every rank.
 
     Example:
         >>> from dray.train.torch import TorchTrainer, enable_reproducibility

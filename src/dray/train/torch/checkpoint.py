@@ -36,21 +36,21 @@ class TorchCheckpoint(Checkpoint):
 
     @classmethod
     def from_state_dict(cls, state_dict: Mapping[str, object]) -> TorchCheckpoint:
-        """Save a model's state in a new temporary directory, which is yours to delete.
+        """Save a model's state in a new temporary directory, which you delete.
 
         Args:
-            state_dict: Result of `model.state_dict()`; of a wrapped model (DDP), too.
+            state_dict: Result of `model.state_dict()`, also of a wrapped model (DDP).
         """
         wrapped = all(name.startswith(_OF_WRAPPERS) for name in state_dict)
-        prefix = _OF_WRAPPERS if wrapped else ""  # else a part of the model has that name
+        prefix = _OF_WRAPPERS if wrapped else ""  # otherwise it is a submodule's name
         return cls._saved({name.removeprefix(prefix): of for name, of in state_dict.items()})
 
     @classmethod
     @checked_arguments("TorchCheckpoint.from_model")
     def from_model(cls, model: torch.nn.Module) -> TorchCheckpoint:
-        """Save a whole model in a new temporary directory, which is yours to delete.
+        """Save a whole model in a new temporary directory, which you delete.
 
-        The file is a pickle: load it only where you trust who wrote it. `from_state_dict` is safe.
+        The file is a pickle: load it only if you trust its source. `from_state_dict` is safe.
 
         Args:
             model: The model.
@@ -69,12 +69,12 @@ class TorchCheckpoint(Checkpoint):
         """Load the model, on the CPU.
 
         Args:
-            model: The model that takes the state in. Without it the checkpoint must hold a model
-                of its own, which is loaded by pickle: do that only if you trust its source.
+            model: The model to load the state into. Without it the checkpoint must hold a whole
+                model, which is loaded by pickle: do that only if you trust its source.
 
         Raises:
-            ConfigError: It holds a state, and no model is given for it, or the other way round.
-            StorageError: It has no `model.pt`.
+            ConfigError: The checkpoint holds a state and no model is given, or the other way round.
+            StorageError: The checkpoint has no `model.pt`.
         """
         with self.as_directory() as directory:
             return self._load(os.path.join(directory, self.MODEL_FILENAME), model)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchBackend", "TorchConfig"]
 
-# Imports of making an optimizer, or a model of many ranks: 800 modules, a second.
+# Making an optimizer, or a model of many ranks, imports this: 800 modules, one second.
 _OF_THE_FIRST_STEP = ("torch._dynamo",)
-# Names of `lightning.pytorch`, or of `pytorch_lightning`, and of dray for it.
+# Names of `lightning.pytorch`, of `pytorch_lightning`, and of dray's package for them.
 _OF_LIGHTNING = (
     *("lightning", "LightningModule", "RayDDPStrategy", "RayFSDPStrategy", "RayDeepSpeedStrategy"),
     *("DrayDDPStrategy", "DrayFSDPStrategy", "DrayDeepSpeedStrategy"),
@@ -30,7 +30,7 @@ _OF_TRANSFORMERS = ("transformers", "TrainingArguments", "Seq2SeqTrainingArgumen
 
 
 class TorchBackend(Backend):
-    """Forms the process group before the train function, and takes it down after."""
+    """The hooks that form the process group before the train function, and destroy it after it."""
 
     share_cuda_visible_devices = True
 
@@ -40,7 +40,7 @@ class TorchBackend(Backend):
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
-        """Return the collective backend of a run, and what the user should know of it."""
+        """Return the collective backend of a run, and a warning about it for the user, or ""."""
         from dray.train.torch.process_group import choose_backend
 
         assert isinstance(backend_config, TorchConfig)
@@ -55,10 +55,10 @@ class TorchBackend(Backend):
         form_process_group(worker_group, backend_config.backend, timeout)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Take the process group down on every rank."""
+        """Destroy the process group on every rank."""
         from dray.train.torch.process_group import leave_process_group
 
-        # A communicator that is stuck never lets go.
+        # A communicator that hangs never returns.
         worker_group.execute(leave_process_group, timeout_s=Settings().parting_s)
 
 
@@ -67,11 +67,12 @@ class TorchConfig(BackendConfig):
     """Options of the workers' `torch.distributed` process group.
 
     Args:
-        backend: "gloo", "nccl" or another that torch knows. Default: the one of the workers'
-            accelerators (nccl, xccl, hccl or xla), gloo without any, and gloo where workers share
+        backend: "gloo", "nccl" or another backend of torch. Default: the backend of the workers'
+            accelerators (nccl, xccl, hccl or xla); gloo without accelerators, and if workers share
             a GPU that is `cuda` to PyTorch.
-        init_method: "env" or "tcp"; both meet at a store that rank 0 opens on a free port.
-        timeout_s: Seconds for a collective.
+        init_method: "env" or "tcp"; with both, the ranks meet at a store that rank 0 opens on a
+            free port.
+        timeout_s: Time limit of a collective, in seconds.
 
     Raises:
         ConfigError: `init_method` or `timeout_s` is malformed.
@@ -117,17 +118,17 @@ class TorchConfig(BackendConfig):
         self.check()
 
     def check(self) -> None:
-        """Raise ConfigError if an option, which may have been set since, is malformed."""
+        """Raise ConfigError if an option is malformed; options may be set after construction."""
         if self.init_method not in ("env", "tcp"):
             raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
         self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
         if self.backend is not None:
             if not isinstance(self.backend, str) or not self.backend:
                 raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
-            self.backend = self.backend.lower()  # as PyTorch itself takes it
+            self.backend = self.backend.lower()  # PyTorch ignores case, too
 
     def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
-        """Return what to import before workers start; of Lightning the package in use alone."""
+        """Return the modules to import before workers start; only the Lightning package in use."""
         modules = super().modules_for(function)
         other = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
         if "lightning.pytorch" not in modules or not (other or "pytorch_lightning" in modules):

@@ -1,4 +1,4 @@
-"""Data loaders: each rank its share, on its device before it is needed."""
+"""Data loaders that give each rank its share, and copy batches to its device ahead of use."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-# Whatever a data loader gives: tensors, and collections of them.
+# A batch of a data loader: tensors, and collections of them.
 Batch: TypeAlias = Any
 
-# The types of device on which copies can run beside the work, on a stream of their own.
+# The types of device that can copy on one stream while they compute on another.
 _TYPES_WITH_STREAMS = ("cuda", "xpu", "npu", "hpu")
 
 
@@ -37,40 +37,47 @@ def prepare_data_loader(
 ) -> DataLoader[Batch]:
     """Give each rank its share of a data loader, on its device.
 
-    Everything the loader was made with is kept: batch_sampler, num_workers, persistent_workers,
-    prefetch_factor, generator, collate_fn and the rest. With more than one worker, a loader that
-    shuffles or runs in order gets a `DistributedSampler`; a sampler or batch sampler of your own is
-    kept, endless or not, and ranks take turns in what it yields; an `IterableDataset` is left as it
-    is, and so is a sampler that shares already: a `DistributedSampler`, or any with its attribute
-    `num_replicas`, also within a batch sampler. Call `loader.sampler.set_epoch(epoch)` so that
-    epochs are shuffled differently.
+    The loader keeps all its options: batch_sampler, num_workers, persistent_workers,
+    prefetch_factor, generator, collate_fn and the rest. With more than one worker, the sampler
+    decides how ranks share the data:
 
-    A sampler of your own draws the same on all ranks, with torch on the CPU, numpy or Python. If it
-    has a generator of its own, seed that alike on all ranks.
+    - A loader that shuffles or runs in order gets a `DistributedSampler`.
+    - A sampler or batch sampler of your own is kept, endless or not, and ranks take turns in its
+      items.
+    - A sampler that already shares the data is left as it is: a `DistributedSampler`, or any
+      sampler with an attribute `num_replicas`, also within a batch sampler.
+    - An `IterableDataset` is left as it is.
+
+    Call `loader.sampler.set_epoch(epoch)` so that each epoch is shuffled differently.
+
+    A sampler of your own draws the same numbers on all ranks, if it draws with torch on the CPU,
+    numpy or Python. If it has a generator of its own, seed that alike on all ranks.
 
     On an accelerator with streams (CUDA, ROCm, XPU, NPU, HPU) batches go through pinned memory, and
-    the next one is copied while this one is used; one batch and no more is ahead. On others, such
-    as MPS and XLA, each batch is copied when its turn comes. Batches already on the device
-    are not moved. Objects with a method `to` move themselves by it; tensors are found in lists,
-    tuples, mappings and dataclasses. A loader made with `pin_memory=True` pins whole batches
-    before, and if it has workers, in a thread beside the program.
+    the next batch is copied while the current one is used; at most one batch is copied ahead. On
+    others, such as MPS and XLA, each batch is copied when its turn comes. Batches that are already
+    on the device are not moved. Objects with a method `to` are moved by it; tensors are also found
+    in lists, tuples, mappings and dataclasses. A loader made with `pin_memory=True` pins whole
+    batches itself, in a background thread if it has workers.
 
     Args:
         data_loader: The loader, as for one process.
         add_dist_sampler: Whether to share the data among ranks.
         move_to_device: Whether to move batches to this worker's device.
-        auto_transfer: Whether to copy the next batch, by way of pinned memory, while this one is
-            used.
-        resumable: Whether each checkpoint of the run says what ranks have seen of the epoch, so
-            that a run that goes on from it sees the rest, also with another number of ranks. The
-            loader must shuffle or run in order; no row is seen twice, and all are but for those
-            that are left over at an epoch's end, fewer than there are ranks: each gets as many.
+        auto_transfer: Whether to copy the next batch, through pinned memory, while the current one
+            is used.
+        resumable: Whether each checkpoint of the run records which rows of the epoch the ranks have
+            seen. A run that resumes from it reads the remaining rows, also with another number of
+            ranks. The loader must shuffle or run in order. No row is seen twice. Because all ranks
+            get the same number of rows, an epoch may leave out the last rows, fewer than there are
+            ranks.
 
     Returns:
         The loader to iterate over.
 
     Raises:
-        ConfigError: It is to be resumable, and has a sampler of its own or an IterableDataset.
+        ConfigError: `resumable` is set for a loader with a sampler of its own or an
+            IterableDataset.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -119,7 +126,7 @@ def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader
 
 
 class DeviceDataLoader(WrappedLoader):
-    """A data loader whose batches are on a device; all else is the loader's own, its kind too.
+    """A data loader whose batches are on a device; all else is as in the wrapped loader.
 
     Args:
         ahead: Whether to copy the next batch while this one is used, if the device can.
@@ -143,19 +150,19 @@ class DeviceDataLoader(WrappedLoader):
         return SideStream(self._device, getattr(torch, self._device.type))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._loader, self._device, self._ahead)  # a stream stays where it is
+        return type(self), (self._loader, self._device, self._ahead)  # a stream cannot be pickled
 
 
 class SideStream:
     """A stream of a device that copies the next batch while another stream uses this one.
 
-    No batch is handed out before it is whole: the stream that uses it waits for its copy. No copy
-    takes memory that is still read: it waits for what was started before it. That is enough for
-    any object, where `Tensor.record_stream` would have to know each tensor inside, and it costs no
-    time: what is waited for is the step before the one that the copy runs beside.
+    The stream that uses a batch waits for its copy, so the batch is complete. A copy waits for all
+    work that was started before it, so it does not overwrite memory that is still read. This works
+    for any object, whereas `Tensor.record_stream` needs each tensor inside. It costs no time: the
+    copy runs beside one step, and waits for the step before that.
 
     Args:
-        streams: The module of its streams, such as `torch.cuda`.
+        streams: The module with the device's streams, such as `torch.cuda`.
     """
 
     def __init__(self, device: torch.device, streams: Any) -> None:
@@ -164,7 +171,7 @@ class SideStream:
         self._stream = streams.Stream(device)
 
     def copy_ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield batches on the device, each when the copy of the next one has begun."""
+        """Yield batches on the device, each after the copy of the next one has begun."""
         copies: deque[tuple[Batch, Batch]] = deque()
         for batch in batches:
             copies.append(self._begin(batch))
@@ -208,21 +215,21 @@ def _move_fields(batch: Batch, move: Callable[[Batch], Batch]) -> Batch:
     moved = copy.copy(batch)
     for field in dataclasses.fields(batch):
         value = move(getattr(batch, field.name))
-        object.__setattr__(moved, field.name, value)  # of frozen ones too
+        object.__setattr__(moved, field.name, value)  # also if it is frozen
     return moved
 
 
 def _pinned(item: Batch, device: torch.device) -> Batch:
-    """Return a tensor of the CPU in pinned memory, from which a copy can run beside the work.
+    """Return a CPU tensor in pinned memory, from which a copy can run beside other work.
 
-    All else is returned as it is. A loader is not told to pin instead, since then it fails if a
-    tensor is on a device, or if its elements share memory.
+    Other objects are returned as they are. The loader's own `pin_memory` is not used instead,
+    because it fails if a tensor is on a device, or if elements of a tensor share memory.
     """
     import torch
 
     if type(item) is not torch.Tensor or not item.is_cpu or item.layout is not torch.strided:
         return item
-    # Until torch 2.6, memory was pinned for CUDA alone.
+    # Before torch 2.6, memory could be pinned for CUDA only.
     can_pin = device.type == "cuda" or hasattr(torch, "accelerator")
     if not can_pin or item.is_pinned():
         return item
@@ -230,9 +237,9 @@ def _pinned(item: Batch, device: torch.device) -> Batch:
 
 
 def _non_blocking(batch: Batch, device: torch.device) -> dict[str, bool]:
-    """Say not to wait for the copy, where the batch can be told and its memory outlives it.
+    """Return `non_blocking=True` if the batch's `to` takes it and its memory outlives the copy.
 
-    Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
+    Otherwise the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
     """
     import torch
     from torch.nn.utils.rnn import PackedSequence

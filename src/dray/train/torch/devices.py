@@ -20,14 +20,15 @@ _NUMBERED = ("cuda", "xpu", "npu")
 
 
 def get_devices() -> list[torch.device]:
-    """Return the devices of this worker, CPU if it has no accelerator.
+    """Return the devices of this worker; the CPU if it has no accelerator.
 
-    GPUs of NVIDIA, AMD and MetaX are `cuda`, those of Intel `xpu`, Ascend NPUs `npu`, Gaudi HPUs
-    `hpu`, Apple GPUs `mps`, Neuron cores and TPU chips `xla`. Where the workers of a node see each
-    other's devices, the numbers are those of this worker's own.
+    GPUs of NVIDIA, AMD and MetaX are `cuda`, GPUs of Intel `xpu`, Ascend NPUs `npu`, Gaudi HPUs
+    `hpu`, Apple GPUs `mps`, Neuron cores and TPU chips `xla`. If the workers of a node see each
+    other's devices, the indices are those of this worker's own devices.
 
     Raises:
-        ConfigError: PyTorch's support for them is not installed, or the worker does not see them.
+        ConfigError: PyTorch's support for the devices is not installed, or the worker does not see
+            them.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -44,7 +45,8 @@ def get_device() -> torch.device:
     """Return the device of this worker, the first if it has several; see `get_devices`.
 
     Raises:
-        ConfigError: PyTorch's support for it is not installed, or the worker does not see it.
+        ConfigError: PyTorch's support for the device is not installed, or the worker does not see
+            it.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -77,7 +79,7 @@ def devices_of(assignment: Assignment) -> list[torch.device]:
 
 
 def load_support(family: Family) -> None:
-    """Import what PyTorch needs for a family."""
+    """Import the package that PyTorch needs for a family."""
     for module in family.torch_modules:
         try:
             importlib.import_module(module)

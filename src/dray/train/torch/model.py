@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-# The types of device that DistributedDataParallel moves inputs to, given an index.
+# DistributedDataParallel moves inputs to devices of these types, if it is given an index.
 _TYPES_WITH_IDS = ("cuda", "xpu", "npu", "hpu")
 
 
@@ -26,30 +26,31 @@ def prepare_model(
     parallel_strategy: str | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, object] | None = None,
 ) -> torch.nn.Module:
-    """Move a model to this worker's device, and have all ranks train it as one model.
+    """Move a model to this worker's device, and replicate or shard it over all ranks.
 
-    With "ddp" every rank has the whole model, `DistributedDataParallel`; the original is its
-    `.module`. A model without a parameter to train is only moved.
+    With "ddp" every rank has the whole model in a `DistributedDataParallel`, whose `.module` is the
+    original. A model without trainable parameters is only moved.
 
-    With "fsdp" every rank keeps a part of each parameter, `fully_shard` (FSDP2), on GPUs and on the
-    CPU; make the optimizer after it. The model is the same object, changed in place. Its units,
-    which are gathered when they are needed, are the elements of its outermost `ModuleList`s, such
-    as the blocks of a transformer, and then the rest of the model. Inner lists are left whole: they
-    may be experts that some ranks skip, or attention heads too small to gather one by one. For
-    other units, call `fully_shard` on them first: what is sharded already is left as it is.
+    With "fsdp" every rank keeps a part of each parameter. This uses `fully_shard` (FSDP2), on GPUs
+    and on the CPU, and returns the same model, changed in place. Make the optimizer after it. The
+    parameters of one unit are gathered at a time. Units are the elements of the outermost
+    `ModuleList`s, such as the blocks of a transformer, and then the rest of the model. Lists within
+    an element are not split: they may be experts that some ranks skip, or attention heads that are
+    too small to gather one by one. For other units, call `fully_shard` on them first: modules that
+    are sharded already stay as they are.
 
-    Either way the weights that rank 0 has are what all ranks begin with. With one worker the model
-    is moved, and neither replicated nor sharded.
+    With both strategies all ranks start with the weights of rank 0. With one worker the model is
+    moved, and neither replicated nor sharded.
 
-    Arguments that only `FullyShardedDataParallel` (FSDP1) knows, such as `sharding_strategy` or
-    `auto_wrap_policy`, choose that class; it needs GPUs and starts from each rank's own weights
-    unless told `sync_module_states=True`.
+    Arguments that only `FullyShardedDataParallel` (FSDP1) has, such as `sharding_strategy` or
+    `auto_wrap_policy`, select that class. It needs GPUs, and each rank starts with its own weights
+    unless you pass `sync_module_states=True`.
 
     Args:
         model: The model.
-        move_to_device: Whether to move it; or the device to move it to. `fully_shard` moves what it
-            shards in any case, one unit after the other.
-        parallel_strategy: "ddp", "fsdp", or None to move the model and no more.
+        move_to_device: Whether to move it, or the device to move it to. `fully_shard` always moves
+            the modules that it shards, one unit after the other.
+        parallel_strategy: "ddp", "fsdp", or None to only move the model.
         parallel_strategy_kwargs: Arguments of `DistributedDataParallel`, of `fully_shard` (`mesh`,
             `reshard_after_forward`, `mp_policy`, `offload_policy` and so on; default mesh: all
             ranks), or of `FullyShardedDataParallel`.
@@ -58,7 +59,7 @@ def prepare_model(
         The model that the rank trains.
 
     Raises:
-        ConfigError: The strategy or an argument does not exist, or does not work here.
+        ConfigError: The strategy or an argument is unknown, or does not work on this device.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -96,7 +97,7 @@ def prepare_model(
 def _wrapper(
     strategy: str | None, options: Mapping[str, object], device: torch.device
 ) -> Callable[..., object] | None:
-    """Return what makes a model one that all ranks train."""
+    """Return the function or class that replicates or shards a model; None without a strategy."""
     if strategy is None:
         return None
     if strategy == "ddp":
@@ -134,7 +135,7 @@ def _fully_shard(device: torch.device) -> Callable[..., object]:
 def _that_takes(
     options: Mapping[str, object], *wrappers: Callable[..., object]
 ) -> Callable[..., object]:
-    """Return the first wrapper that takes all these arguments."""
+    """Return the first wrapper that accepts all these arguments."""
     for wrapper in wrappers:
         if options.keys() <= _keywords(wrapper):
             return wrapper
@@ -155,12 +156,12 @@ def _list(names: Mapping[str, object] | set[str]) -> str:
 def _shard(
     model: torch.nn.Module, device: torch.device, options: dict[str, object]
 ) -> torch.nn.Module:
-    """Shard a model's units one by one, so that no more than one is whole on the device."""
+    """Shard a model's units one by one, so that at most one is unsharded on the device."""
     from torch import distributed
     from torch.distributed.device_mesh import DeviceMesh
 
-    # Beside a group of gloo, init_device_mesh makes another where it sees a GPU: with the default
-    # timeout, and in many versions with NCCL, which cannot connect ranks that share a GPU.
+    # If the group is gloo's and the process sees a GPU, init_device_mesh makes another group: with
+    # the default timeout, and in many versions with NCCL, which cannot connect ranks on one GPU.
     mesh = options.get("mesh") or DeviceMesh.from_group(distributed.group.WORLD, device.type)
     shard = _fully_shard(device)
     for unit in (*_units(model), model):
@@ -171,12 +172,13 @@ def _shard(
 
 
 def _units(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the elements of the outermost lists of modules that share no parameter with others.
+    """Return the elements of the outermost module lists that share no parameter with other modules.
 
-    What others share must be gathered together with them, so it stays with the rest of the model.
+    Modules that share a parameter must be gathered together, so they stay with the rest of the
+    model.
     """
     owners = _owners(model)
-    elements: dict[torch.nn.Module, None] = {}  # a set in order: a list may repeat an element
+    elements: dict[torch.nn.Module, None] = {}  # an ordered set: a list may repeat an element
     for element in _elements(model):
         inside = _owners(element)
         if inside and all(owners[parameter] == n for parameter, n in inside.items()):
@@ -195,19 +197,19 @@ def _elements(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _owners(module: torch.nn.Module) -> Counter[torch.nn.Parameter]:
-    """Count the modules that have each parameter as their own."""
+    """Count, for each parameter, the modules that own it directly."""
     return Counter(p for part in module.modules() for p in part.parameters(recurse=False))
 
 
 def _take_from_rank_zero(tensor: torch.Tensor, mesh: DeviceMesh, device: torch.device) -> None:
-    """Move a tensor to the device, and give it the values that the first rank of a mesh has."""
+    """Move a tensor to the device, and overwrite it with the values of the first rank of a mesh."""
     import torch
     from torch import distributed
 
     if type(tensor.data) is not torch.Tensor or tensor.is_meta:  # sharded, or without values
         return
     whole = tensor.data.to(device).contiguous()
-    in_bytes = whole.flatten().view(torch.uint8)  # of which every backend has a broadcast
+    in_bytes = whole.flatten().view(torch.uint8)  # every backend can broadcast these
     for dimension in range(mesh.ndim):
         group = mesh.get_group(dimension)
         distributed.broadcast(in_bytes, distributed.get_global_rank(group, 0), group=group)

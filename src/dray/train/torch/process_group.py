@@ -1,4 +1,4 @@
-"""The process group of a PyTorch run: which backend, where its ranks meet, how it ends."""
+"""The process group of a PyTorch run: its backend, the rendezvous of its ranks, and its end."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from dray.train.run.worker_group import WorkerGroup
 
 
-# A device can be a member of one communicator once only.
+# A communicator of these backends cannot have two ranks on one device.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
-# Devices whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
+# Devices whose tensors gloo can send: torch.distributed.Backend.backend_capability["gloo"].
 _OF_GLOO = ("cpu", "cuda")
 
 
 def form_process_group(worker_group: WorkerGroup, asked: str | None, timeout: timedelta) -> None:
-    """Open a store on rank 0, then have every rank join at it.
+    """Open a store on rank 0, and make every rank join the group at this store.
 
     Args:
         asked: Name of the collective backend that the user asked for.
@@ -43,7 +43,7 @@ def form_process_group(worker_group: WorkerGroup, asked: str | None, timeout: ti
 
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
-    """Return the backend that fits what the workers have."""
+    """Return the backend that fits the workers' devices; warn of its limits."""
     backend, why = choose_backend(worker_group.positions, asked)
     trouble = ""
     if family_of_all(worker_group.positions) is not None:
@@ -62,7 +62,7 @@ def family_of_all(positions: Sequence[RankAssignment]) -> Family | None:
     """Return the family of the workers' accelerators; None if they have none.
 
     Raises:
-        ConfigError: Workers have different ones.
+        ConfigError: Workers have accelerators of different families.
     """
     found = {position.rank: family_at(position.place) for position in positions}
     different = {None if family is None else family.name: family for family in found.values()}
@@ -79,7 +79,7 @@ def family_of_all(positions: Sequence[RankAssignment]) -> Family | None:
 
 
 def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tuple[str, str]:
-    """Return the collective backend of a run, and what the user should know about it.
+    """Return the collective backend of a run, and a warning about it for the user, or "".
 
     Args:
         positions: The workers, by rank.
@@ -118,7 +118,7 @@ def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tu
 
 
 def _beyond_gloo(family: Family | None) -> str:
-    """Return what gloo cannot do for a family's devices; "" if that is nothing."""
+    """Return why gloo cannot send tensors of a family's devices; "" if it can."""
     if family is None or family.torch_device in _OF_GLOO:
         return ""
     return f"gloo carries no {family.torch_device} tensors between {family.title}s"
@@ -134,15 +134,15 @@ def _check_slices(positions: Sequence[RankAssignment]) -> None:
             )
 
 
-# In the worker.
+# The functions below run in the worker.
 
 
 def _prepare_device(slices: Sequence[str], address: str) -> str:
-    """Make this worker's device the one that PyTorch uses; return why that cannot be, or ""."""
+    """Make this worker's device PyTorch's current one; return why that is not possible, or ""."""
     import torch
 
     assignment = current_session("init_process_group").assignment
-    if assignment.family == "tpu":  # before PyTorch/XLA looks
+    if assignment.family == "tpu":  # before PyTorch/XLA reads the variables
         tell_slices(slices, assignment.rank, address)
     device = devices_of(assignment)[0]
     if assignment.family is not None:
@@ -155,8 +155,9 @@ def _prepare_device(slices: Sequence[str], address: str) -> str:
 
 
 _store: torch.distributed.TCPStore | None = None
-# Kept to the end of the process: where a train function destroys the group, its model would be the
-# last to refer to it, and wait, with Python's lock, for a thread of the group that needs the lock.
+# Kept until the process ends. Otherwise, if a train function destroys the group, its model holds
+# the last reference, and freeing it deadlocks: it holds the GIL while it waits for a thread of the
+# group, which needs the GIL.
 _group: torch.distributed.ProcessGroup | None = None
 
 
@@ -172,30 +173,30 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     from torch import distributed
 
     global _store, _group
-    if distributed.is_initialized():  # with the inline engine, the user's own
+    if distributed.is_initialized():  # the user's own, on the inline engine
         _store = None
         return
     session = current_session("init_process_group")
     assignment = session.assignment
     device = devices_of(assignment)[0]
-    if device.type == "cpu":  # without it, Accelerate and Transformers would train alone here
+    if device.type == "cpu":  # otherwise Accelerate and Transformers train without the others
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
-    if device.index not in (None, assignment.local_rank):  # which its replicas would be bound to
+    if device.index not in (None, assignment.local_rank):  # Accelerate would use that index
         os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     os.environ.update(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
         ACCELERATE_TORCH_DEVICE=str(device),
-        # What calls init_process_group("env://") later on meets at the same store.
+        # A later call of init_process_group("env://") uses the same store.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
     choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
     if "nccl" in backend:
-        # A collective that times out ends its process, rather than leave it waiting.
+        # A collective that times out ends its process; otherwise it would hang.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    # torch puts the rank before what this process shows of errors, for ever.
+    # init_process_group sets an excepthook that prefixes errors with the rank, and never resets it.
     session.clean_ups.callback(setattr, sys, "excepthook", sys.excepthook)
     distributed.init_process_group(
         backend,
@@ -205,7 +206,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         timeout=timeout,
     )
     _group = distributed.group.WORLD
-    session.clean_ups.callback(_release_group)  # whose threads would stay in the user's process
+    session.clean_ups.callback(_release_group)  # its threads would stay in the user's process
 
 
 def _release_group() -> None:
@@ -214,7 +215,7 @@ def _release_group() -> None:
 
 
 def leave_process_group() -> None:
-    """Take down the process group that `_join_process_group` made, if it did."""
+    """Destroy the process group if `_join_process_group` made one."""
     global _store
     if _store is None:
         return

@@ -1,4 +1,4 @@
-"""Data loaders that go on amid an epoch, with any number of ranks."""
+"""Data loaders that resume in the middle of an epoch, with any number of ranks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 def changed_loader(loader: DataLoader[Any], **attributes: object) -> DataLoader[Any]:
-    """Return a copy of a loader, with all that it was made with but for some attributes."""
+    """Return a copy of a loader with some attributes changed."""
     changed = copy.copy(loader)
-    # The loader's own __setattr__ forbids these; its workers, if it has some, follow the old ones.
+    # The loader's own __setattr__ forbids these; its workers, if any, use the old attributes.
     vars(changed).update(attributes, _iterator=None)
     return changed
 
 
 def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> DataLoader[Any]:
-    """Return a loader of this rank's share whose position is a part of each checkpoint.
+    """Return a loader of this rank's share whose position is stored in each checkpoint.
 
-    It gives batches in a `ResumableLoader`, which takes note of them.
+    It must be read through a `ResumableLoader`, which counts the batches.
 
     Raises:
-        ConfigError: The order of its rows cannot be told from their number.
+        ConfigError: The loader has a sampler of its own, or an IterableDataset.
     """
     from torch.utils.data import IterableDataset
 
@@ -67,12 +67,12 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> DataLoad
 
 
 class ResumableLoader(WrappedLoader):
-    """A data loader that takes note of each batch it gives; all else is the loader's own.
+    """A data loader that records each batch that it yields; all else is the loader's own.
 
-    It is the outermost, so that it counts no batch which is only copied ahead.
+    It is the outermost loader, so that it does not count a batch that is only copied ahead.
 
     Args:
-        loader: The loader, which `resumable_loader` has made, or one around it.
+        loader: A loader from `resumable_loader`, or a loader around that.
     """
 
     _counts_all: bool
@@ -81,12 +81,12 @@ class ResumableLoader(WrappedLoader):
         super().__init__(loader, _counts_all=False)
 
     def count_all(self) -> int:
-        """Have the length be that of a whole epoch, whatever is left; return how much is behind."""
+        """Make the length that of a whole epoch; return how many batches are already read."""
         vars(self)["_counts_all"] = True
         return len(self) - len(self._loader)
 
     def __len__(self) -> int:
-        """Return the number of batches that are left of the epoch, or of a whole one."""
+        """Return the number of batches that are left of the epoch, or after `count_all` of all."""
         return len(self.batch_sampler.sizes()) if self._counts_all else super().__len__()
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Samplers of one rank's share. They are of the kind that other libraries leave as it is."""
+"""Samplers of one rank's share; other libraries recognize their base class and keep them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def nested(sampler: object) -> Iterator[object]:
-    """Yield a sampler, the one that it draws from, and so on."""
+    """Yield a sampler, the sampler that it draws from, and so on."""
     while sampler is not None:
         yield sampler
         sampler = getattr(sampler, "sampler", None)
@@ -42,15 +42,15 @@ def sampler_of_share(loader: DataLoader[Any], rank: int, world_size: int) -> Any
 
 
 class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
-    """A sampler by which ranks take turns in what another one yields.
+    """A sampler that gives each rank every n-th item of another sampler, for n ranks.
 
-    All ranks see the same order, and the last round is filled up from the beginning, so that no
-    rank waits for a batch that another one does not have. Each iteration is an epoch of its own,
-    until `set_epoch` says which.
+    All ranks draw the items in the same order. The last round is filled up from the beginning, so
+    that all ranks have the same number of items. Each iteration is another epoch, unless
+    `set_epoch` sets the epoch.
 
     Args:
-        sampler: The other one; it may be endless.
-        at_once: Number of turns drawn together. One costs the time to swap random states.
+        sampler: The other sampler; it may be endless.
+        at_once: Number of turns drawn together. Each draw takes the time to swap random states.
     """
 
     def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
@@ -62,7 +62,7 @@ class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
         self._counts_epochs = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is drawn from now on, to the samplers within as well."""
+        """Set the epoch of the next iterations, also in the samplers within."""
         self.epoch = epoch
         self._counts_epochs = False
         for sampler in nested(self.sampler):
@@ -91,13 +91,13 @@ class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
 
 
 class SameRandomness:
-    """Within it, random numbers are the same on all ranks; outside, they are the program's own.
+    """A context in which random numbers are the same on all ranks; outside, they are the program's.
 
-    Each goes on where it was left. It is about the generators of the CPU: those of an accelerator
-    are not touched, since no sampler of torch draws there.
+    Both sequences continue where they were left. Only the generators of the CPU are swapped:
+    samplers of torch do not draw on an accelerator.
 
     Args:
-        seed: The same on all ranks.
+        seed: The seed, which is the same on all ranks.
     """
 
     def __init__(self, seed: int) -> None:
@@ -109,7 +109,7 @@ class SameRandomness:
             torch.Generator().manual_seed(seed).get_state(),
             random.Random(seed).getstate(),
         ]
-        numpy = sys.modules.get("numpy")  # who draws with it has imported it
+        numpy = sys.modules.get("numpy")  # a sampler that draws with it has imported it
         if numpy is not None:
             self._generators.append((numpy.random.get_state, numpy.random.set_state))
             self._other.append(numpy.random.RandomState(seed % 2**32).get_state())
@@ -128,11 +128,11 @@ class SameRandomness:
 
 
 class ResumableBatches(DistributedSampler):  # type: ignore[misc]
-    """A batch sampler of one rank that goes on where a bookmark is.
+    """A batch sampler of one rank that continues at the position of a bookmark.
 
     Args:
-        drop_last: Whether to leave out a batch that has fewer.
-        seed: Decides the order, together with the epoch; None is in order.
+        drop_last: Whether to leave out an incomplete last batch.
+        seed: Seed of the order, together with the epoch; None keeps the rows in order.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class ResumableBatches(DistributedSampler):  # type: ignore[misc]
         self._rows, self._seed = rows, seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; the one that was interrupted goes on."""
+        """Set the next epoch; an epoch that was interrupted continues."""
         self.bookmark.set_epoch(epoch)
 
     def sizes(self, seen: int = 0) -> list[int]:
-        """Return the sizes of the batches of an epoch of which ranks have seen some rows before."""
+        """Return the sizes of this rank's batches in an epoch, after `seen` rows of all ranks."""
         from dray.data.numbering.position import batch_sizes, share
 
         own = share(self._rows - seen, self.rank, self.num_replicas, equal=True)
@@ -190,7 +190,7 @@ class ResumableBatches(DistributedSampler):  # type: ignore[misc]
         return len(self.sizes(self.bookmark.position.seen.count()))
 
     def _order(self, epoch: int) -> Any:
-        """Return the rows of an epoch in their order, which is a DistributedSampler's."""
+        """Return the rows of an epoch in the order of a DistributedSampler."""
         if self._seed is None:
             return torch.arange(self._rows).numpy()
         generator = torch.Generator().manual_seed(self._seed + epoch)

@@ -1,4 +1,4 @@
-"""Data loaders around others."""
+"""Data loaders that wrap another data loader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class WrappedLoader:
-    """A data loader around another one; what it does not change is that one's, its kind too.
+    """A data loader that wraps another one; `isinstance` and all other attributes are the latter's.
 
     Args:
         own: Attributes of the wrapper itself.
@@ -22,14 +22,14 @@ class WrappedLoader:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
+        """The wrapped loader's class, for `isinstance`; `type` returns the wrapper's own class."""
         return self._loader.__class__
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the loader's own attribute, but not how it is copied or pickled."""
+        """Return an attribute of the wrapped loader, but no special method such as `__reduce__`."""
         if name == "_loader" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)

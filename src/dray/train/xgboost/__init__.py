@@ -99,17 +99,17 @@ class XGBoostTrainer(DataParallelTrainer):
     metrics, so that every worker ends with the same model.
 
     Args:
-        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
         xgboost_config: Settings of the communication between workers.
-        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
+        scaling_config: Number of workers, and resources of each; default: one with one CPU.
         run_config: The run's name, place and behaviour.
-        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
-            `dray.data.Dataset`, or what one is made of.
-        dataset_config: Choices of how ranks share them.
-        validation_config: Function for `report(validation=...)`, and its task.
-        metadata: None; deprecated.
-        resume_from_checkpoint: None; deprecated.
+        datasets: Name -> a `dray.data.Dataset`, or data to make one of. `get_dataset_shard` gives
+            each rank its share.
+        dataset_config: Options for sharing the datasets among ranks.
+        validation_config: The function that `report(validation=...)` runs, and its options.
+        metadata: Deprecated; must be None.
+        resume_from_checkpoint: Deprecated; must be None.
 
         label_column: Column of the labels, in the older form without a function.
         params: Parameters of `xgboost.train`, in the older form.
