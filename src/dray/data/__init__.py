@@ -1,4 +1,4 @@
-"""Datasets: rows from files and memory, lazily, for programs and for the workers of a training."""
+"""Datasets: rows from files and memory, read lazily by programs and by training workers."""
 
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ __all__ = [
     "read_webdataset",
 ]
 
-# Names imported at first use, since they bring pyarrow.
+# These names are imported at first use, because their modules import pyarrow.
 _HOMES = {
     "dray.data.aggregate.summary": ("DatasetSummary",),
     "dray.data.context": ("DataContext", "DatasetContext"),

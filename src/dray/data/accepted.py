@@ -1,4 +1,4 @@
-"""The kinds of data that a trainer takes as a dataset."""
+"""The kinds of data that a trainer accepts as a dataset."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dray.errors import ConfigError
 
 
 def dataset_of(value: Any, name: str) -> Dataset:
-    """Return data of any kind as a dataset.
+    """Return data of any supported kind as a dataset.
 
     Args:
-        value: A dataset of dray, Hugging Face or torch, a table of Arrow, a DataFrame of pandas or
-            Polars, a list, or a path of files.
+        value: A dataset of dray, Hugging Face or torch, an Arrow table, a pandas or Polars
+            DataFrame, a list, or the path of files.
     """
     if isinstance(value, Dataset):
         return value
-    if callable(value) and type(value).__name__ == "function":  # Ray takes these as well
+    if callable(value) and type(value).__name__ == "function":  # Ray accepts functions as well
         return dataset_of(value(), name)
     if isinstance(value, str | os.PathLike):
         return _of_path(os.fspath(value))
@@ -61,7 +61,7 @@ def _of_path(path: str) -> Dataset:
 
 
 def _of_library(value: Any) -> Dataset | None:
-    """Return a table or dataset of a library that is known by name; None for others."""
+    """Return a table or dataset of a known library as a dataset; None for other objects."""
     library, kind = type(value).__module__.partition(".")[0], type(value).__name__
     if library == "pandas" and kind == "DataFrame":
         return from_memory.from_pandas(value)

@@ -1,4 +1,4 @@
-"""Reading ahead: a thread that makes the next items while the program uses this one."""
+"""Reading ahead: a thread that makes the next items while the program uses the current one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _Channel(Generic[T]):
-    """A queue between two threads that holds so many items; either side may close it."""
+    """A queue of limited size between two threads; either side may close it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -22,19 +22,19 @@ class _Channel(Generic[T]):
         self._error: BaseException | None = None
 
     def wait_for_room(self) -> bool:
-        """Wait for room; return whether anybody still wants more."""
+        """Wait for room; return False if the other side has closed the queue."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) < self._size or self._closed)
             return not self._closed
 
     def put(self, item: T) -> None:
-        """Add an item, for which there is room."""
+        """Add an item; there must be room for it."""
         with self._changed:
             self._items.append(item)
             self._changed.notify_all()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take no more items; whoever reads gets the error after those that there are."""
+        """Accept no more items; after the remaining items, the reading thread gets the error."""
         with self._changed:
             self._closed, self._error = True, error
             self._changed.notify_all()
@@ -53,10 +53,10 @@ class _Channel(Generic[T]):
 
 
 def read_ahead(items: Iterable[T], number: int, waited: Callable[[float], object]) -> Iterator[T]:
-    """Yield items, so many of which are made ahead in a thread; with 0 in this one.
+    """Yield items; a thread makes `number` of them ahead, or this thread if `number` is 0.
 
     Args:
-        waited: Called with the seconds that each was waited for.
+        waited: Called with the seconds that this thread waited for each item.
     """
     if number < 1:
         yield from _timed(items, waited)
@@ -74,11 +74,11 @@ def read_ahead(items: Iterable[T], number: int, waited: Callable[[float], object
 def _fill(channel: _Channel[T], items: Iterable[T]) -> None:
     try:
         made = iter(items)
-        while channel.wait_for_room():  # before an item is made, or one more would be in memory
+        while channel.wait_for_room():  # before making an item, to hold no more in memory
             channel.put(next(made))
     except StopIteration:
         channel.close()
-    except BaseException as error:  # noqa: BLE001 (the thread that reads raises it)
+    except BaseException as error:  # noqa: BLE001 (the reading thread raises it)
         channel.close(error)
 
 

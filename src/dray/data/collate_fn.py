@@ -1,7 +1,7 @@
-"""Base classes of functions that make what a training step takes of a batch.
+"""Base classes of collate functions, which turn a batch into the input of a training step.
 
-`iter_torch_batches(collate_fn=...)` and its like look at the class to see in which form the
-function wants its batches; a function of no class is given a dict of NumPy arrays.
+The class of a function determines the format of its batches in `iter_torch_batches` and similar
+methods. A function that is not an instance of these classes gets a dict of NumPy arrays.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ B = TypeVar("B")
 
 
 class CollateFn(Generic[B]):
-    """A function of a batch."""
+    """A collate function."""
 
     def __call__(self, batch: B) -> Any:
-        """Return what a training step takes.
+        """Return the input of a training step.
 
         Args:
-            batch: Rows, in the form that the class says.
+            batch: Rows, in the format of the class.
         """
         raise NotImplementedError
 
 
 class NumpyBatchCollateFn(CollateFn[Arrays]):
-    """A function of a dict of NumPy arrays.
+    """A collate function that takes a dict of NumPy arrays.
 
     Example:
         >>> import dray.data
@@ -44,15 +44,15 @@ class NumpyBatchCollateFn(CollateFn[Arrays]):
 
 
 class ArrowBatchCollateFn(CollateFn[Table]):
-    """A function of a table of Arrow."""
+    """A collate function that takes an Arrow table."""
 
 
 class PandasBatchCollateFn(CollateFn[Frame]):
-    """A function of a frame of pandas."""
+    """A collate function that takes a pandas DataFrame."""
 
 
 def format_for(function: Callable[[Any], Any] | None, default: str = "numpy") -> str:
-    """Return the form in which a function wants its batches."""
+    """Return the batch format that a function expects."""
     if isinstance(function, ArrowBatchCollateFn):
         return "pyarrow"
     if isinstance(function, PandasBatchCollateFn):

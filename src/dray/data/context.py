@@ -1,6 +1,6 @@
-"""The options of Ray Data that a program sets and reads; none of them changes anything here.
+"""The options of Ray Data that a program can set and read; dray stores them but does not use them.
 
-One that would change which rows there are is refused.
+An option that would change the rows of a dataset raises an error.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dray.errors import AbsentNameError
 
 
 class Options:
-    """Options by any name, each of which may have options as well."""
+    """Options of any name, each of which may have options of its own."""
 
     if TYPE_CHECKING:  # any name may be set
 
         def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        """Return options that a program may set, and finds again."""
+        """Return a new set of options, and store it under this name."""
         if name.startswith("_"):
             raise AttributeError(name)
         made = Options()
@@ -28,7 +28,7 @@ class Options:
         return made
 
     def __call__(self, *_: object, **__: object) -> Any:
-        """Raise: an executor that could do something is not there.
+        """Raise an error, because dray has no executor that could do this.
 
         Raises:
             AbsentNameError: Always.
@@ -41,13 +41,13 @@ class Options:
 
 
 class DataContext(Options):
-    """Options of Ray Data, and values of a program, which come to the workers of a training.
+    """Options of Ray Data and values of the program, which training workers receive.
 
-    There is one for each process; `fit()` of a trainer with datasets takes it along.
+    Each process has one. `fit()` of a trainer with datasets sends it to the workers.
 
     Attributes:
-        execution_options: Those of Ray's executor.
-        max_errored_blocks: 0: a function that raises ends the iteration.
+        execution_options: The options of Ray's executor.
+        max_errored_blocks: 0, because a function that raises an error ends the iteration.
 
     Example:
         >>> import dray.data
@@ -69,7 +69,7 @@ class DataContext(Options):
         """Set an option.
 
         Raises:
-            AbsentNameError: It would have rows left out.
+            AbsentNameError: The option would leave out rows.
         """
         if name == "max_errored_blocks" and value != 0:
             raise AbsentNameError(
@@ -89,24 +89,24 @@ class DataContext(Options):
         return DataContext._current
 
     def make_current(self) -> None:
-        """Be the options of this process."""
+        """Make these the options of this process."""
         DataContext._current = self
 
     def set_config(self, key: str, value: Any) -> None:
-        """Keep a value, which workers of a training find under the same key."""
+        """Store a value; training workers find it under the same key."""
         self._config[key] = value
 
     def get_config(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, or another if it has none."""
+        """Return the value of a key, or `default` if the key is not set."""
         return self._config.get(key, default)
 
     def remove_config(self, key: str) -> None:
-        """Forget the value of a key."""
+        """Delete a key and its value."""
         self._config.pop(key, None)
 
     def copy(self) -> DataContext:
-        """Return the same options, to be changed without changing these."""
+        """Return an independent copy."""
         return copy.deepcopy(self)
 
 
-DatasetContext = DataContext  # its former name in Ray
+DatasetContext = DataContext  # the former name in Ray

@@ -1,4 +1,4 @@
-"""The dataset: a source of rows and what is to be done with them, when they are asked for."""
+"""The dataset: a source of rows, and operations that run when rows are requested."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from dray.errors import ConfigError
 
 @with_absent_members
 class Dataset(Totals):
-    """Rows from a source, and operations on them that run when rows are asked for.
+    """Rows from a source, and operations on them that run when rows are requested.
 
-    Make one with the functions of `dray.data`. Nothing is kept: who iterates twice reads twice,
-    unless `materialize` has been called. Memory holds a few blocks of 8 MiB, not the data; only
-    `sort`, `unique`, `groupby().map_groups` and what returns all rows hold all of them.
+    Create one with the functions of `dray.data`. A dataset does not keep its rows: two iterations
+    read them twice, unless you call `materialize`. Memory holds a few blocks of 8 MiB. Only `sort`,
+    `unique`, `groupby().map_groups` and methods that return all rows hold all of them.
 
     Args:
-        source: The rows.
-        operations: Operations on them, in order.
-        seed: Decides a random order of all rows; None leaves them in order.
+        source: The source of the rows.
+        operations: Operations on the rows, in order.
+        seed: The seed of a random order of all rows; None keeps their order.
 
     Example:
         >>> import dray.data
@@ -55,7 +55,7 @@ class Dataset(Totals):
     """
 
     def __repr__(self) -> str:
-        """Say what is known without reading rows or calling users' functions."""
+        """Describe the dataset without reading rows or calling users' functions."""
         rows = self.source.rows if self._keeps_rows_surely() else None
         said = [] if self.name is None else [f"name={self.name!r}"]
         said.append(f"num_rows={'?' if rows is None else rows}")
@@ -81,15 +81,15 @@ class Dataset(Totals):
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
-        """Return a dataset of what a function makes of each row.
+        """Return a dataset with the result of a function for each row.
 
         Args:
-            fn: It takes a row, a dict, and returns another one; or a class that is called so.
-            fn_args: Arguments after the row.
-            fn_kwargs: The same by name.
-            fn_constructor_args: Arguments of the class.
-            fn_constructor_kwargs: The same by name.
-            workers: `concurrency`, `num_cpus`, `num_gpus`, as for `map_batches`.
+            fn: A function from a row (a dict) to a row, or a class with such a `__call__`.
+            fn_args: Positional arguments of the function, after the row.
+            fn_kwargs: Keyword arguments of the function.
+            fn_constructor_args: Positional arguments of the class's constructor.
+            fn_constructor_kwargs: Keyword arguments of the class's constructor.
+            workers: `concurrency`, `num_cpus` and `num_gpus`, as for `map_batches`.
         """
         function = UserFunction(
             fn, "map", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
@@ -109,27 +109,28 @@ class Dataset(Totals):
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
-        """Return a dataset of what a function makes of batches.
+        """Return a dataset with the results of a function for batches of rows.
 
-        The function runs in the process that reads, in the thread that reads ahead; with
-        `concurrency` in as many workers.
+        The function runs in the process that reads the rows, in its read-ahead thread. With
+        `concurrency`, it runs in worker processes instead.
 
         Args:
-            fn: It takes a batch, and returns or yields batches; or a class that is called so.
-            batch_size: Rows of a batch; None takes blocks as they come.
+            fn: A function that takes a batch and returns or yields batches, or a class with such a
+                `__call__`.
+            batch_size: Number of rows of a batch; None passes blocks as they come.
             batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow" (also
                 None).
-            zero_copy_batch: False gives the function arrays that it may write to.
-            fn_args: Arguments after the batch.
-            fn_kwargs: The same by name.
-            fn_constructor_args: Arguments of the class.
-            fn_constructor_kwargs: The same by name.
-            workers: `concurrency` (how many workers, or the least and the most: it begins with the
-                least, and grows as resources are free), `num_cpus`, `num_gpus` and `resources`
-                of each.
+            zero_copy_batch: False passes arrays that the function may write to.
+            fn_args: Positional arguments of the function, after the batch.
+            fn_kwargs: Keyword arguments of the function.
+            fn_constructor_args: Positional arguments of the class's constructor.
+            fn_constructor_kwargs: Keyword arguments of the class's constructor.
+            workers: `concurrency` (the number of workers, or a minimum and a maximum: the work
+                begins with the minimum and grows as resources become free), and `num_cpus`,
+                `num_gpus` and `resources` of each worker.
 
         Raises:
-            ConfigError: An argument is malformed.
+            ConfigError: An argument is invalid.
         """
         if batch_size == "default" or batch_size == "auto":
             batch_size = None
@@ -152,14 +153,14 @@ class Dataset(Totals):
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
-        """Return a dataset of the rows that a function makes of each row.
+        """Return a dataset with the rows that a function returns for each row.
 
         Args:
-            fn: It takes a row, and returns any number of rows; or a class that is called so.
-            fn_args: Arguments after the row.
-            fn_kwargs: The same by name.
-            fn_constructor_args: Arguments of the class.
-            fn_constructor_kwargs: The same by name.
+            fn: A function from a row to any number of rows, or a class with such a `__call__`.
+            fn_args: Positional arguments of the function, after the row.
+            fn_kwargs: Keyword arguments of the function.
+            fn_constructor_args: Positional arguments of the class's constructor.
+            fn_constructor_kwargs: Keyword arguments of the class's constructor.
             workers: As for `map_batches`.
         """
         function = UserFunction(
@@ -178,20 +179,21 @@ class Dataset(Totals):
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
-        """Return a dataset of the rows that pass.
+        """Return a dataset of the rows that pass a test.
 
         Args:
-            fn: It takes a row, and returns whether it passes; or a class that is called so.
-            expr: A condition in place of a function, which is faster: an expression such as
-                `(col("x") > 3) & col("y").is_in([1, 2])`, or a text, `"x > 3 and y in [1, 2]"`.
-            fn_args: Arguments after the row.
-            fn_kwargs: The same by name.
-            fn_constructor_args: Arguments of the class.
-            fn_constructor_kwargs: The same by name.
+            fn: A function from a row to a bool, or a class with such a `__call__`.
+            expr: A condition instead of a function, which is faster: an expression such as
+                `(col("x") > 3) & col("y").is_in([1, 2])`, or a string, `"x > 3 and y in [1, 2]"`.
+            fn_args: Positional arguments of the function, after the row.
+            fn_kwargs: Keyword arguments of the function.
+            fn_constructor_args: Positional arguments of the class's constructor.
+            fn_constructor_kwargs: Keyword arguments of the class's constructor.
             workers: As for `map_batches`.
 
         Raises:
-            ConfigError: There are both, or none, or the expression is none.
+            ConfigError: `fn` and `expr` are both given or both missing, or `expr` is not a
+                condition.
         """
         if (fn is None) == (expr is None):
             raise ConfigError("filter takes a function or an expression: filter(lambda row: ...)")
@@ -209,7 +211,7 @@ class Dataset(Totals):
         return self._with(in_workers(Dataset.filter, FilterRows(function), workers))
 
     def select_columns(self, cols: str | Sequence[str], **workers: object) -> Dataset:
-        """Return a dataset with some columns alone; files of Parquet are read for them alone."""
+        """Return a dataset with only some columns; Parquet readers then read only these columns."""
         check_options(Dataset.select_columns, workers)
         names = named_columns(cols, "select_columns")
         check_distinct("select_columns", names)
@@ -231,7 +233,7 @@ class Dataset(Totals):
     def rename_columns(
         self, names: Mapping[str, str] | Sequence[str], **workers: object
     ) -> Dataset:
-        """Return a dataset with other names of columns: old -> new, or all of them."""
+        """Return a dataset with other column names: old -> new, or the names of all columns."""
         check_options(Dataset.rename_columns, workers)
         given = names.values() if isinstance(names, Mapping) else names
         new = named_columns(given, "rename_columns")
@@ -241,15 +243,15 @@ class Dataset(Totals):
         )
 
     def with_column(self, column_name: str, expr: Expr, **workers: object) -> Dataset:
-        """Return a dataset with one more column, or another one in its place.
+        """Return a dataset with a column that is added or replaced.
 
         Args:
-            column_name: Its name.
-            expr: The calculation of its values.
+            column_name: The name of the column.
+            expr: The expression of its values.
             workers: As for `map_batches`.
 
         Raises:
-            ConfigError: It is no expression.
+            ConfigError: `expr` is not an expression.
 
         Example:
             >>> import dray.data
@@ -266,15 +268,15 @@ class Dataset(Totals):
         *more_exprs: Mapping[str, Expr] | UnnestExpr,
         **workers: object,
     ) -> Dataset:
-        """Return a dataset with more columns, all of them calculated from those that there are.
+        """Return a dataset with more columns, each calculated from the existing ones.
 
         Args:
-            exprs: Expressions by the columns' names, or `unnest(...)`.
-            more_exprs: The same.
+            exprs: Expressions by column name, or `unnest(...)`.
+            more_exprs: More expressions, as keyword arguments.
             workers: As for `map_batches`.
 
         Raises:
-            ConfigError: It is something else.
+            ConfigError: An argument is neither of these.
         """
         given = [part for part in (exprs, *more_exprs) if part is not None]
         function = UserFunction(Columns(given, "with_columns"), "with_columns")
@@ -288,11 +290,11 @@ class Dataset(Totals):
         batch_format: str | None = "pandas",
         **workers: object,
     ) -> Dataset:
-        """Return a dataset with one more column, or another one in its place.
+        """Return a dataset with a column that is added or replaced.
 
         Args:
-            col: Its name.
-            fn: It takes a batch, and returns the values.
+            col: The name of the column.
+            fn: A function from a batch to the values of the column.
             batch_format: The format of batches.
             workers: As for `map_batches`.
         """
@@ -301,29 +303,29 @@ class Dataset(Totals):
         return self._with(in_workers(Dataset.add_column, added, workers))
 
     def on_tables(self, function: Callable[[Table], Table]) -> Dataset:
-        """Return a dataset of what a function makes of blocks, each a table of as many rows."""
+        """Return a dataset with a function's table for each block, of equally many rows."""
         owner = getattr(function, "__self__", function)
         return self._with(OnTables(function, type(owner).__name__))
 
     def random_shuffle(
         self, *, seed: int | None = None, num_blocks: int | None = None, **workers: object
     ) -> Dataset:
-        """Return a dataset whose rows are in a random order, another one in every epoch.
+        """Return a dataset whose rows are in a random order, a new one in each epoch.
 
-        Rows in files are written down as Arrow once, so that each can be found: for data that is
-        larger than the disk, shuffle files (`read_parquet(..., shuffle="files")`) and within a
-        buffer (`local_shuffle_buffer_size`).
+        The rows of files are first stored as Arrow, on disk if they are large, so that each row can
+        be found. If they do not fit on the disk, shuffle the files
+        (`read_parquet(..., shuffle="files")`) and within a buffer (`local_shuffle_buffer_size`).
 
         Args:
-            seed: Decides the order; None is a random one.
-            num_blocks: Nothing; Ray's.
-            workers: Nothing; Ray's.
+            seed: The seed of the order; None draws one.
+            num_blocks: Ignored; for compatibility with Ray.
+            workers: Ignored; for compatibility with Ray.
         """
         check_options(Dataset.random_shuffle, workers)
         return self.shuffled(seed)
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
-        """Return the dataset: its blocks are read in lanes, from several places in turn."""
+        """Return the dataset unchanged: dray reads in lanes, from several places in turn."""
         return self
 
     def repartition(
@@ -336,14 +338,14 @@ class Dataset(Totals):
         keys: Sequence[str] | None = None,
         sort: bool = False,
     ) -> Dataset:
-        """Return the dataset: how many blocks it is read in follows from its size.
+        """Return the dataset unchanged: its size determines the number of blocks.
 
-        All arguments are Ray's.
+        All arguments are ignored; they exist for compatibility with Ray.
         """
         return self
 
     def limit(self, limit: int) -> Dataset:
-        """Return a dataset of the first rows."""
+        """Return a dataset of the first `limit` rows."""
         if not is_whole(plain(limit), 0):
             raise ConfigError(f"limit takes a number of rows, 0 or more, not {limit!r}")
         ready = self.with_added_columns()
@@ -353,10 +355,11 @@ class Dataset(Totals):
         return self.derived(lambda: first_rows(self.blocks(), limit), f"the first {limit} rows")
 
     def union(self, *other: Dataset) -> Dataset:
-        """Return a dataset of the rows of this one and then of others.
+        """Return a dataset of the rows of this one, followed by the rows of others.
 
-        A column that one of them lacks is not in its rows, nor in batches of them alone; it is None
-        where rows of several are put together, as by `to_pandas`, `sort` and `materialize`.
+        If a dataset lacks a column, its rows and the batches of only its rows lack it too. Methods
+        that combine rows of several datasets, such as `to_pandas`, `sort` and `materialize`, fill
+        in None.
         """
         every = (self, *other)
         if all(not each._operations and each._seed is None for each in every):
@@ -373,16 +376,17 @@ class Dataset(Totals):
         weights: Sequence[float] | None = None,
         stopping_condition: MixStoppingCondition = MixStoppingCondition.STOP_ON_LONGEST_DROP,
     ) -> Dataset:
-        """Return a dataset of the rows of this one and of others in turn.
+        """Return a dataset that alternates between the rows of this one and of others.
 
         Args:
-            other: The others.
-            weights: The part of the rows that each has, of this one first; any numbers above 0.
-                None has as many of each.
-            stopping_condition: The end: when the first has no more rows, or when all have none.
+            other: The other datasets.
+            weights: The relative share of each dataset, this one first; any numbers above 0. None
+                takes equally many rows of each.
+            stopping_condition: Whether to stop at the end of the shortest dataset or of the
+                longest.
 
         Raises:
-            ConfigError: There are more or fewer weights than datasets, or one is not above 0.
+            ConfigError: The number of weights is not the number of datasets, or one is not above 0.
 
         Example:
             >>> import dray.data
@@ -411,9 +415,9 @@ class Dataset(Totals):
         return made
 
     def zip(self, *other: Dataset) -> Dataset:
-        """Return a dataset with the columns of this one and of others, of as many rows.
+        """Return a dataset with the columns of this one and of others with equally many rows.
 
-        A name that is there already gets `_1`, `_2` and so on.
+        A name that already exists gets the suffix `_1`, `_2` and so on.
         """
         every = (self, *other)
         return self.derived(
@@ -434,19 +438,20 @@ class Dataset(Totals):
         aggregator_ray_remote_args: Mapping[str, object] | None = None,
         validate_schemas: bool = False,
     ) -> Dataset:
-        """Return the pairs of rows whose keys are equal; all rows are held in memory for it.
+        """Return the pairs of rows with equal keys; all rows are held in memory.
 
         Args:
             ds: The other dataset.
-            join_type: "inner", or "outer", "semi" or "anti" after "left_", "right_" or "full_".
-            num_partitions: Nothing; Ray's.
-            on: The keys.
-            right_on: Those of the other one; default: the same.
-            left_suffix: The end of names of columns that both have, of this one.
-            right_suffix: The same of the other one.
-            partition_size_hint: Nothing; Ray's.
-            aggregator_ray_remote_args: Nothing; Ray's.
-            validate_schemas: Nothing; Ray's.
+            join_type: "inner", "left_outer", "right_outer", "full_outer", "left_semi",
+                "right_semi", "left_anti" or "right_anti".
+            num_partitions: Ignored; for compatibility with Ray.
+            on: The key columns.
+            right_on: The key columns of the other dataset; default: the same names.
+            left_suffix: Suffix for this dataset's columns whose names exist in both datasets.
+            right_suffix: The same for the other dataset's columns.
+            partition_size_hint: Ignored; for compatibility with Ray.
+            aggregator_ray_remote_args: Ignored; for compatibility with Ray.
+            validate_schemas: Ignored; for compatibility with Ray.
         """
         keys = named_columns(on, "join")
         others = keys if right_on is None else named_columns(right_on, "join")
@@ -463,12 +468,12 @@ class Dataset(Totals):
         descending: bool | Sequence[bool] = False,
         boundaries: object = None,
     ) -> Dataset:
-        """Return a dataset in the order of some columns; all rows are held in memory for it.
+        """Return a dataset sorted by some columns; all rows are held in memory.
 
         Args:
             key: The columns.
-            descending: Whether the highest come first, for all columns or for each.
-            boundaries: Nothing; Ray's, where to cut the rows into blocks.
+            descending: Whether the highest values come first, for all columns or for each.
+            boundaries: Ignored; for compatibility with Ray.
         """
         keys = named_columns(key, "sort")
         if not keys:
@@ -481,7 +486,7 @@ class Dataset(Totals):
         )
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
-        """Return a dataset of about a fraction of the rows."""
+        """Return a dataset with a random sample of about this fraction of the rows."""
         if not is_number(plain(fraction)) or not 0 <= fraction <= 1:
             raise ConfigError(f"fraction must be from 0 to 1, not {fraction!r}")
         chosen = seed_of(seed)

@@ -1,4 +1,4 @@
-"""Types of values under Ray Data's name, for `cast` and `udf` of expressions."""
+"""Types of values under Ray Data's names, for `cast` and `udf` of expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dray.errors import ConfigError
 
 require("pyarrow", "dray[data]")
 
-import pyarrow as pa  # noqa: E402 (what is above says how to install it)
+import pyarrow as pa  # noqa: E402 (after the check for pyarrow)
 
 __all__ = ["DataType"]
 
@@ -30,7 +30,7 @@ def _maker(make: Callable[[], pa.DataType], name: str) -> Callable[[], DataType]
 
 @dataclass(frozen=True)
 class DataType:
-    """A type of values, which holds that of Arrow.
+    """A type of values; it wraps a type of Arrow.
 
     Args:
         kind: A type of Arrow, NumPy or Python.
@@ -59,39 +59,39 @@ class DataType:
 
     @classmethod
     def from_arrow(cls, arrow_type: pa.DataType) -> DataType:
-        """Return a type of Arrow."""
+        """Return the DataType of an Arrow type."""
         return cls(arrow_type)
 
     @classmethod
     def from_numpy(cls, numpy_dtype: npt.DTypeLike) -> DataType:
-        """Return a type of NumPy."""
+        """Return the DataType of a NumPy type."""
         return cls(np.dtype(numpy_dtype))
 
     @classmethod
     def list(cls, value_type: DataType) -> DataType:
-        """Return the type of lists of values of another one."""
+        """Return the type of lists whose values have a given type."""
         return cls(pa.list_(value_type.to_arrow_dtype()))
 
     @classmethod
     def fixed_size_list(cls, value_type: DataType, list_size: int) -> DataType:
-        """Return the type of lists of so many values of another one."""
+        """Return the type of lists that have a fixed length and values of a given type."""
         return cls(pa.list_(value_type.to_arrow_dtype(), list_size))
 
     @classmethod
     def struct(cls, fields: Sequence[tuple[str, DataType]]) -> DataType:
-        """Return the type of records of fields with names and types."""
+        """Return the type of records with named and typed fields."""
         return cls(pa.struct([(name, kind.to_arrow_dtype()) for name, kind in fields]))
 
     @classmethod
     def map(cls, key_type: DataType, value_type: DataType) -> DataType:
-        """Return the type of maps."""
+        """Return the type of maps from keys to values of given types."""
         return cls(pa.map_(key_type.to_arrow_dtype(), value_type.to_arrow_dtype()))
 
     def to_arrow_dtype(self) -> pa.DataType:
-        """Return the type of Arrow.
+        """Return the Arrow type.
 
         Raises:
-            ConfigError: It is one of Python, which says too little.
+            ConfigError: The type is a Python type that no single Arrow type represents.
         """
         if isinstance(self.kind, np.dtype):
             return pa.from_numpy_dtype(self.kind)

@@ -1,4 +1,4 @@
-"""Options of Ray Data's executor, which programs may set, and which change nothing here."""
+"""Options of Ray Data's executor; programs may set them, but dray does not use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NodeIdStr: TypeAlias = str
 
 @dataclass
 class ExecutionResources:
-    """Resources that Ray's executor may use; dray reads in the processes that ask for rows.
+    """Resources that Ray's executor may use; dray reads in the processes that request rows.
 
     Attributes:
         cpu: CPUs.
@@ -37,7 +37,7 @@ class ExecutionResources:
 
     @classmethod
     def zero(cls) -> ExecutionResources:
-        """Return no resources."""
+        """Return resources of 0."""
         return cls()
 
     @classmethod
@@ -48,7 +48,7 @@ class ExecutionResources:
         object_store_memory: float | None = None,
         memory: float | None = None,
     ) -> ExecutionResources:
-        """Return limits: what is not given has none."""
+        """Return limits; a resource that is not given has no limit."""
         return cls(*[math.inf] * 4).copy(cpu, gpu, object_store_memory, memory)
 
     def copy(
@@ -58,7 +58,7 @@ class ExecutionResources:
         object_store_memory: float | None = None,
         memory: float | None = None,
     ) -> ExecutionResources:
-        """Return the same resources but for those that are given."""
+        """Return a copy in which the given resources are replaced."""
         given = (cpu, gpu, object_store_memory, memory)
         own = vars(self).values()
         amounts = zip(given, own, strict=True)
@@ -67,14 +67,14 @@ class ExecutionResources:
 
 @dataclass
 class ExecutionOptions:
-    """Options of Ray's executor, such as `DataConfig(execution_options=...)` takes.
+    """Options of Ray's executor, such as those of `DataConfig(execution_options=...)`.
 
     Attributes:
-        resource_limits: Those that it may use; None is any number.
-        exclude_resources: Those that it may not use; None is none.
-        locality_with_output: Nodes on which rows are to be made.
-        preserve_order: Whether rows keep their order; they always do here.
-        actor_locality_enabled: Whether work goes where its rows are.
+        resource_limits: The resources that the executor may use; None is no limit.
+        exclude_resources: The resources that the executor may not use; None is none.
+        locality_with_output: The nodes on which rows are to be produced.
+        preserve_order: Whether rows keep their order; in dray they always do.
+        actor_locality_enabled: Whether work is sent to the node of its rows.
         verbose_progress: Whether each operation has a progress bar.
     """
 

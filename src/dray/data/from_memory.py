@@ -1,4 +1,4 @@
-"""The makers of datasets from what is in memory, and from other libraries."""
+"""Functions that make datasets from memory and from other libraries."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 def from_items(
     items: Sequence[object], *, parallelism: int = -1, override_num_blocks: int | None = None
 ) -> Dataset:
-    """Return Python values as a dataset: dicts are rows, all else is the column `item`.
+    """Return Python values as a dataset: dicts are rows, other values form the column `item`.
 
     Args:
         items: The values.
-        parallelism: Nothing; Ray's.
-        override_num_blocks: Nothing; Ray's.
+        parallelism: Ignored; for compatibility with Ray.
+        override_num_blocks: Ignored; for compatibility with Ray.
     """
     if not isinstance(items, Iterable):
         raise ArgumentTypeError(f"from_items takes a list of values, not {items!r}")
@@ -66,13 +66,13 @@ def range(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """Return the numbers from 0 as a dataset with the column `id`.
+    """Return the numbers from 0 to n - 1 as a dataset with the column `id`.
 
     Args:
-        n: The number of them.
-        parallelism: Nothing; Ray's.
-        concurrency: Nothing; Ray's.
-        override_num_blocks: Nothing; Ray's.
+        n: The number of rows.
+        parallelism: Ignored; for compatibility with Ray.
+        concurrency: Ignored; for compatibility with Ray.
+        override_num_blocks: Ignored; for compatibility with Ray.
     """
     if not is_whole(plain(n), 0):
         raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
@@ -87,14 +87,14 @@ def range_tensor(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """Return arrays as a dataset with the column `data`, the n-th filled with n.
+    """Return arrays as a dataset with the column `data`; row i is filled with the number i.
 
     Args:
-        n: The number of them.
-        shape: Their shape.
-        parallelism: Nothing; Ray's.
-        concurrency: Nothing; Ray's.
-        override_num_blocks: Nothing; Ray's.
+        n: The number of rows.
+        shape: The shape of each array.
+        parallelism: Ignored; for compatibility with Ray.
+        concurrency: Ignored; for compatibility with Ray.
+        override_num_blocks: Ignored; for compatibility with Ray.
     """
 
     def filled(batch: Arrays) -> Arrays:
@@ -105,22 +105,22 @@ def range_tensor(
 
 
 def from_pandas(dfs: Frame | Sequence[Frame], override_num_blocks: int | None = None) -> Dataset:
-    """Return a pandas.DataFrame, or several, as a dataset.
+    """Return one or several pandas DataFrames as a dataset.
 
     Args:
-        dfs: The DataFrame, or a list of them.
-        override_num_blocks: Nothing; Ray's.
+        dfs: The DataFrame, or a list of DataFrames.
+        override_num_blocks: Ignored; for compatibility with Ray.
     """
     return _in_memory(dfs, "the DataFrame")
 
 
 def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Dataset:
-    """Return a DataFrame of Polars, or several, as a dataset."""
+    """Return one or several Polars DataFrames as a dataset."""
     return _in_memory(frames, "the DataFrame")
 
 
 def from_numpy(ndarrays: Array | Sequence[Array]) -> Dataset:
-    """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
+    """Return one or several NumPy arrays as a dataset: each entry is a row of the column `data`."""
     arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
     return _in_memory([{DATA: np.asarray(array)} for array in arrays], "array")
 
@@ -128,32 +128,32 @@ def from_numpy(ndarrays: Array | Sequence[Array]) -> Dataset:
 def from_arrow(
     tables: Table | Sequence[Table], *, override_num_blocks: int | None = None
 ) -> Dataset:
-    """Return a pyarrow.Table, or several, as a dataset.
+    """Return one or several Arrow tables as a dataset.
 
     Args:
-        tables: The table, or a list of them.
-        override_num_blocks: Nothing; Ray's.
+        tables: The table, or a list of tables.
+        override_num_blocks: Ignored; for compatibility with Ray.
     """
     return _in_memory(tables, "the table")
 
 
 def from_arrow_refs(tables: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return tables behind references, one or a list of them, as a dataset."""
+    """Return the tables of one or several object references as a dataset."""
     return from_arrow(get(tables))
 
 
 def from_pandas_refs(dfs: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return frames behind references, one or a list of them, as a dataset."""
+    """Return the DataFrames of one or several object references as a dataset."""
     return from_pandas(get(dfs))
 
 
 def from_numpy_refs(ndarrays: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return arrays behind references, one or a list of them, as a dataset."""
+    """Return the arrays of one or several object references as a dataset."""
     return from_numpy(get(ndarrays))
 
 
 def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
-    """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
+    """Return a `pyarrow.dataset` as a dataset; it is scanned whenever rows are requested."""
 
     def produce() -> Iterator[Block]:
         for batch in dataset.to_batches():
@@ -163,7 +163,7 @@ def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
 
 
 def _in_memory(given: Batch | Sequence[Batch], called: str) -> Dataset:
-    """Return a table of any kind, or several, as a dataset."""
+    """Return one or several tables of any kind as a dataset."""
     parts = given if isinstance(given, list | tuple) else [given]
     tables = [to_table(part, called) for part in parts] or [pa.table({})]
     return Dataset(TableSource(concat(tables), called))
@@ -175,18 +175,18 @@ def from_huggingface(
     concurrency: int | None = None,
     override_num_blocks: int | None = None,
 ) -> Dataset:
-    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
+    """Return a Hugging Face Dataset as a dataset; data on disk are read from there.
 
-    An IterableDataset is a stream: workers take its rows as they come.
+    An IterableDataset is a stream, which every worker reads from its beginning.
 
     Args:
-        dataset: The dataset.
-        parallelism: Nothing; Ray's.
-        concurrency: Nothing; Ray's.
-        override_num_blocks: Nothing; Ray's.
+        dataset: The Hugging Face dataset.
+        parallelism: Ignored; for compatibility with Ray.
+        concurrency: Ignored; for compatibility with Ray.
+        override_num_blocks: Ignored; for compatibility with Ray.
 
     Raises:
-        ConfigError: It is a dict of several datasets.
+        ConfigError: `dataset` is a dict of several datasets.
     """
     if isinstance(dataset, dict):
         names = ", ".join(map(repr, dataset))
@@ -197,11 +197,11 @@ def from_huggingface(
 
 
 def from_torch(dataset: torch.utils.data.Dataset, local_read: bool = False) -> Dataset:
-    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`.
+    """Return a torch Dataset as a dataset: dicts are rows, other values form the column `item`.
 
     Args:
-        dataset: The dataset.
-        local_read: Nothing; Ray's.
+        dataset: The torch dataset.
+        local_read: Ignored; for compatibility with Ray.
     """
     kind = RowsSource if is_indexed(dataset) else IterableSource
     return Dataset(kind(dataset, f"the {type(dataset).__name__}"))

@@ -1,4 +1,4 @@
-"""Rows by the values of some columns, aggregated block by block."""
+"""Groups of rows with equal values of some columns, aggregated block by block."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from dray.errors import ConfigError
 
 __all__ = ["GroupedData"]
 
-# A column, several, or all that are numbers.
+# A column, several columns, or None for all numeric columns.
 Columns: TypeAlias = "str | Sequence[str] | None"
 
-# New name -> column and one of `_KINDS`.
+# The new name -> a column and one of `_KINDS`.
 Wanted: TypeAlias = "Mapping[str, tuple[str | None, str]]"
-# Aggregates of blocks that are kept before they are aggregated again; parts for workers.
+# The limits of aggregated blocks kept before they are combined, and of parts for workers.
 _MOST_PARTS = 64
 
 
 class GroupedData(Generic[P]):
-    """The rows of a dataset by the values of some columns.
+    """The rows of a dataset, grouped by the values of some columns.
 
     Args:
-        dataset: The rows.
-        keys: The columns; none is one group of all rows.
+        dataset: The dataset.
+        keys: The columns; an empty list makes one group of all rows.
 
     Example:
         >>> import dray.data
@@ -65,7 +65,7 @@ class GroupedData(Generic[P]):
         return f"GroupedData(dataset={self._dataset!r}, key={keys!r})"
 
     def count(self) -> P:
-        """Return how many rows each group has, as `count()`."""
+        """Return the number of rows of each group, as `count()`."""
         [name] = free_names(["count()"], self._keys)
         return self._made(lambda: self._reduced({name: (None, "count")}))
 
@@ -73,21 +73,21 @@ class GroupedData(Generic[P]):
         """Return the sum of columns in each group, as `sum(x)`.
 
         Args:
-            on: The columns; None is all that are numbers.
-            ignore_nulls: Whether rows without a value are left out; else one makes the result null.
+            on: The columns; None selects all numeric columns.
+            ignore_nulls: Whether to skip nulls; if False, one null makes the result null.
         """
         return self._each("sum", on, ignore_nulls)
 
     def min(self, on: Columns = None, ignore_nulls: bool = True) -> P:
-        """Return the least values of columns in each group, as `min(x)`; see `sum`."""
+        """Return the least value of columns in each group, as `min(x)`; see `sum`."""
         return self._each("min", on, ignore_nulls)
 
     def max(self, on: Columns = None, ignore_nulls: bool = True) -> P:
-        """Return the greatest values of columns in each group, as `max(x)`; see `sum`."""
+        """Return the greatest value of columns in each group, as `max(x)`; see `sum`."""
         return self._each("max", on, ignore_nulls)
 
     def mean(self, on: Columns = None, ignore_nulls: bool = True) -> P:
-        """Return the means of columns in each group, as `mean(x)`; see `sum`."""
+        """Return the mean of columns in each group, as `mean(x)`; see `sum`."""
         chosen = _chosen(on)
 
         def produce() -> Iterator[Block]:
@@ -110,14 +110,14 @@ class GroupedData(Generic[P]):
         return self._made(produce)
 
     def std(self, on: Columns = None, ddof: int = 1, ignore_nulls: bool = True) -> P:
-        """Return the standard deviations of columns in each group, as `std(x)`; NaN of one row.
+        """Return the standard deviation of columns in each group, as `std(x)`; NaN for one row.
 
-        The columns are held in memory for it.
+        The columns are held in memory.
 
         Args:
-            on: The columns; None is all that are numbers.
-            ddof: The number that is taken from the number of rows.
-            ignore_nulls: Whether rows without a value are left out; else one makes the result null.
+            on: The columns; None selects all numeric columns.
+            ddof: Delta degrees of freedom: the divisor is the number of rows minus `ddof`.
+            ignore_nulls: Whether to skip nulls; if False, one null makes the result null.
         """
         chosen = _chosen(on)
         return self._made(
@@ -125,19 +125,19 @@ class GroupedData(Generic[P]):
         )
 
     def aggregate(self, *aggs: AggregateFn) -> P:
-        """Return aggregates of each group, as classes of `dray.data.aggregate` name them.
+        """Return aggregates of each group, given as classes of `dray.data.aggregate`.
 
-        The columns are held in memory for it.
+        The columns are held in memory.
         """
         columns_of(aggs)
         return self._made(lambda: self._of_classes(aggs))
 
     def with_column(self, column_name: str, expr: Expr, **workers: Any) -> P:
-        """Return all rows with one more column, which is calculated group by group.
+        """Return all rows with an added column that is calculated group by group.
 
         Args:
-            column_name: Its name.
-            expr: The calculation of its values.
+            column_name: The name of the column.
+            expr: The expression of its values.
             workers: As for `map_groups`.
         """
         check_options(GroupedData.with_column, workers)
@@ -156,22 +156,22 @@ class GroupedData(Generic[P]):
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> P:
-        """Return a dataset of what a function makes of each group; all rows are held in memory.
+        """Return a dataset with the results of a function for each group; all rows are in memory.
 
         Args:
-            fn: It takes the batch of one group, and returns or yields batches; or a class that is
-                called so.
-            zero_copy_batch: False gives the function arrays that it may write to.
+            fn: A function that takes the batch of one group and returns or yields batches, or a
+                class with such a `__call__`.
+            zero_copy_batch: False passes arrays that the function may write to.
             batch_format: "pandas" (also "default"), "numpy" (a dict of arrays) or "pyarrow" (also
                 None).
-            fn_args: Arguments after the batch.
-            fn_kwargs: The same by name.
-            fn_constructor_args: Arguments of the class.
-            fn_constructor_kwargs: The same by name.
+            fn_args: Positional arguments of the function, after the batch.
+            fn_kwargs: Keyword arguments of the function.
+            fn_constructor_args: Positional arguments of the class's constructor.
+            fn_constructor_kwargs: Keyword arguments of the class's constructor.
             workers: `concurrency`, `num_cpus`, `num_gpus`, as for `Dataset.map_batches`.
 
         Raises:
-            ConfigError: An argument is malformed.
+            ConfigError: An argument is invalid.
         """
         chosen = check_format(batch_format)
         function = UserFunction(
@@ -197,7 +197,7 @@ class GroupedData(Generic[P]):
                 yield block
 
     def _parts(self) -> Iterator[Block]:
-        """Yield the rows in the order of the keys, in parts of whole groups."""
+        """Yield the rows sorted by the keys, in parts that contain whole groups."""
         blocks = self._blocks()
         if self._keys:
             blocks = sorted_blocks(blocks, self._keys, [False] * len(self._keys))
@@ -238,17 +238,17 @@ class GroupedData(Generic[P]):
         schema = self._dataset.arrow_schema()
         if schema is not None and any(map(pa.types.is_null, schema.types)):
             none = (block.table.slice(0, 0) for block in self._dataset.blocks())
-            schema = concat([schema.empty_table(), *none]).schema  # further rows may have values
+            schema = concat([schema.empty_table(), *none]).schema  # later rows may have values
         fields = () if schema is None else schema
         numbers = [field.name for field in fields if is_number(field.type)]
         return [name for name in numbers if name not in self._keys]
 
     def _reduced(self, wanted: Wanted, ignore_nulls: bool = True) -> Iterator[Block]:
-        """Yield the aggregates of all groups, in the order of the keys; memory holds groups alone.
+        """Yield the aggregates of all groups, sorted by the keys, holding a row for each group.
 
         Args:
-            wanted: New name -> column and one of `_KINDS`.
-            ignore_nulls: Whether one null makes no result null.
+            wanted: The new name -> a column and one of `_KINDS`.
+            ignore_nulls: Whether to skip nulls.
         """
         parts: list[Table] = []
         names = list(dict.fromkeys(name for name, _ in wanted.values() if name is not None))
@@ -269,7 +269,7 @@ class GroupedData(Generic[P]):
 
 @dataclass(frozen=True)
 class MapGroups(FunctionOperation):
-    """Calls a function with groups, of which blocks hold whole ones, in the order of their keys."""
+    """Calls a function with each group; blocks hold whole groups, sorted by their keys."""
 
     batches: MapBatches
     keys: Sequence[str]
@@ -289,7 +289,7 @@ class MapGroups(FunctionOperation):
 
 
 def _ends(table: Table, keys: Sequence[str]) -> list[int]:
-    """Return where the groups end in a table that is in the order of its keys."""
+    """Return the end of each group in a table that is sorted by its keys."""
     if not keys:
         return [table.num_rows]
     numbers = with_plain(table.select(keys), keys).append_column(
@@ -300,7 +300,7 @@ def _ends(table: Table, keys: Sequence[str]) -> list[int]:
 
 
 def named_columns(names: Value, taker: str) -> list[str]:
-    """Return a column or several as a list."""
+    """Return one or several columns as a list."""
     several = isinstance(names, Iterable) and not isinstance(names, str)
     listed = list(names) if several else [names]
     for name in listed:
@@ -310,7 +310,7 @@ def named_columns(names: Value, taker: str) -> list[str]:
 
 
 def _chosen(on: Columns) -> list[str] | None:
-    """Return columns to aggregate as a list; None for all that are numbers."""
+    """Return the columns to aggregate as a list; None for all numeric columns."""
     if on is None:
         return None
     listed = named_columns(on, "an aggregate")
@@ -322,7 +322,7 @@ def _chosen(on: Columns) -> list[str] | None:
 def _aggregated(
     table: Table, keys: list[str], wanted: Wanted, ignore_nulls: bool, *, first: bool = False
 ) -> Table:
-    """Return the aggregates of a table's groups: of rows first, and then of aggregates."""
+    """Return the aggregates of a table's groups, from rows or from earlier aggregates."""
     made = []
     for new, (name, how) in wanted.items():
         kind = _KINDS[how] if first or how != "count" else Sum
@@ -331,7 +331,7 @@ def _aggregated(
 
 
 class _Total(Sum):
-    """The sum of numbers of any size, to make a mean of."""
+    """The sum of numbers of any size, from which a mean is calculated."""
 
     def of_values(self, values: Column) -> Column:
         return values.cast(pa.float64(), safe=False) if is_number(values.type) else values

@@ -1,4 +1,4 @@
-"""The iterator over a dataset, or over one rank's share of it, that knows its position."""
+"""The iterator over a dataset, or over one rank's share of it, which records its position."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from dray.errors import ConfigError
 
 T = TypeVar("T")
 
-# Makes of a run of batches what the program gets.
+# Turns a run of batches into the values that the program receives.
 Make = Callable[[Run], Iterable[Any]]
 
 
 class Epochs(Generic[T]):
-    """An iterable of epochs, one an iteration, as loops of frameworks expect of a loader."""
+    """An iterable of epochs: each iteration is one epoch, as framework loops expect of a loader."""
 
     def __init__(self, begin: Callable[[], Iterator[T]], bookmark: Bookmark) -> None:
         self._begin, self._bookmark, self._late = begin, bookmark, False
@@ -43,30 +43,32 @@ class Epochs(Generic[T]):
 
     @property
     def resumes(self) -> bool:
-        """Return whether the first iteration goes on where a checkpoint was made."""
+        """Return whether the first iteration continues from a checkpoint."""
         return self._bookmark.resumes
 
     def hold_back(self) -> None:
-        """Count a batch as the next one is read, for a reader that is one ahead of its program."""
+        """Count a batch only when the next one is read, for a reader that is one batch ahead."""
         self._late = True
 
 
 @with_absent_members
 class DataIterator:
-    """Iterates over a dataset, or over one rank's share of it.
+    """An iterator over a dataset, or over one rank's share of it.
 
-    Each iteration that is begun is an epoch of its own. The first one of an iterator that was made
-    with positions goes on where they were.
+    Each iteration is a new epoch. If the iterator has positions, its first iteration continues from
+    them.
 
     Args:
-        dataset: The rows.
-        rank: The rank whose share it is.
+        dataset: The dataset.
+        rank: The rank that reads this share.
         ranks: The number of shares.
-        equal: Whether all shares have as many rows, so that fewer than `ranks` are left over.
-        in_order: Whether a single rank reads files one after another, and not in lanes.
-        positions: The place of each rank when they stopped, however many there were.
-        device: Returns where tensors go if nobody says so; None is the CPU.
-        execution_options: Of Ray's executor, as the program has set them for this dataset.
+        equal: Whether all shares have equally many rows; fewer than `ranks` rows are then left
+            over.
+        in_order: Whether a single rank reads files one after another instead of in lanes.
+        positions: The position of each rank at the checkpoint; their number may differ from
+            `ranks`.
+        device: Returns the default device of tensors; None is the CPU.
+        execution_options: Options of Ray's executor that the program has set for this dataset.
 
     Example:
         >>> import dray.data
@@ -102,11 +104,11 @@ class DataIterator:
 
     @property
     def position(self) -> Position:
-        """The epoch, and how much of it the program has been given."""
+        """The epoch, and the part of it that the program has received."""
         return self._bookmark.position
 
     def get_context(self) -> DataContext:
-        """Return a copy of the options of Ray Data as they are for this dataset."""
+        """Return a copy of the options of Ray Data that apply to this dataset."""
         context = DataContext.get_current().copy()
         if self._execution_options is not None:
             context.execution_options = self._execution_options
@@ -115,7 +117,7 @@ class DataIterator:
     # Iterations.
 
     def iter_rows(self) -> Iterable[Row]:
-        """Return the rows, as dicts."""
+        """Return the rows as dicts."""
         return self._epochs(self._rows)
 
     def _rows(self) -> Iterator[Row]:
@@ -129,7 +131,7 @@ class DataIterator:
         self._bookmark.end()
 
     def placed(self, device: Callable[[], Any]) -> DataIterator:
-        """Return this, with tensors where a function says if nobody says so."""
+        """Return this iterator after making a function's result the default device of tensors."""
         self._device = device
         return self
 
@@ -144,21 +146,21 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
     ) -> Iterable[Any]:
-        """Return batches. Each iteration of what is returned is an epoch.
+        """Return an iterable of batches; each iteration over it is an epoch.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
-            batch_size: Rows of a batch; None for blocks as they come.
+            batch_size: Number of rows of a batch; None yields blocks as they come.
             batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow" (also
                 None).
-            drop_last: Whether to leave out a last batch that has fewer rows.
-            local_shuffle_buffer_size: Number of rows, of all ranks together, that are in a random
-                order within it; so that does not depend on the number of ranks.
-            local_shuffle_seed: Decides that order, together with the epoch.
-            collate_fn: Makes of each batch what is returned.
+            drop_last: Whether to drop the last batch if it has fewer rows.
+            local_shuffle_buffer_size: Number of consecutive rows, of all ranks together, to shuffle
+                among themselves. The order therefore does not depend on the number of ranks.
+            local_shuffle_seed: The seed of that order; the number of the epoch changes it too.
+            collate_fn: A function that turns each batch into the value that is returned.
 
         Raises:
-            ConfigError: An argument is malformed.
+            ConfigError: An argument is invalid.
         """
         batching = Batching(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
@@ -184,24 +186,24 @@ class DataIterator:
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
     ) -> Iterable[Any]:
-        """Return batches of tensors: a dict by column, or what `collate_fn` makes.
+        """Return an iterable of tensor batches: dicts by column, or the results of `collate_fn`.
 
-        Each iteration of what is returned is an epoch, so that it serves as a loader.
+        Each iteration over it is an epoch, so it serves as a loader.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
-            batch_size: Rows of a batch; None for blocks as they come.
-            dtypes: The type of all tensors, or column -> type.
-            device: Their device; "auto" is that of the train worker.
-            collate_fn: Makes tensors of a dict of NumPy arrays, or of what its class says (see
-                `dray.data.collate_fn`).
-            drop_last: Whether to leave out a last batch that has fewer rows.
+            batch_size: Number of rows of a batch; None yields blocks as they come.
+            dtypes: The type of all tensors, or a dict of column -> type.
+            device: The device of the tensors; "auto" is the device of the training worker.
+            collate_fn: A function that makes tensors from a dict of NumPy arrays, or from the batch
+                format of its class (see `dray.data.collate_fn`).
+            drop_last: Whether to drop the last batch if it has fewer rows.
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
-            pin_memory: Whether tensors are put into pinned memory before.
+            pin_memory: Whether to copy tensors to pinned memory before they go to the device.
 
         Raises:
-            ConfigError: An argument is malformed, or there are both `collate_fn` and `dtypes`.
+            ConfigError: An argument is invalid, or `collate_fn` and `dtypes` are both given.
         """
         from dray.data.forms.tensors import Placement, tensor_batches
 
@@ -235,34 +237,36 @@ class DataIterator:
         synchronize_batches: bool = False,
         paddings: Any = None,
     ) -> Iterable[Any]:
-        """Return batches of arrays of JAX, each of which holds the rows of all processes.
+        """Return an iterable of batches of JAX arrays, each with the rows of all processes.
 
-        A process's rows lie on its own devices. All processes have as many batches, of as many
-        rows: without `paddings`, fewer rows than there are processes are left over.
+        The rows of a process are on its own devices. All processes have equally many batches, with
+        equally many rows. Without `paddings`, fewer rows than there are processes are left over.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
-            batch_size: Rows that each process adds to a batch; its devices get as many each.
-            dtypes: The type of all arrays, or column -> type.
-            collate_fn: Makes an array, or a dict of them, of a dict of NumPy arrays, or of what its
-                class says (see `dray.data.collate_fn`).
-            drop_last: Whether to leave out a last batch that has fewer rows.
+            batch_size: Number of rows that each process adds to a batch; its devices share them
+                evenly.
+            dtypes: The type of all arrays, or a dict of column -> type.
+            collate_fn: A function that makes an array, or a dict of arrays, from a dict of NumPy
+                arrays or from the batch format of its class (see `dray.data.collate_fn`).
+            drop_last: Whether to drop the last batch if it has fewer rows.
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
-            synchronize_batches: Whether to check that `collate_fn` makes as many rows on all
-                processes, at the cost of a message for each batch.
-            paddings: Value, or column -> value, that fills a last batch up to `batch_size` rows,
-                so that JAX compiles a step once.
+            synchronize_batches: Whether to check that `collate_fn` returns equally many rows on all
+                processes, at the cost of one message per batch.
+            paddings: A value, or a dict of column -> value, that fills the last batch up to
+                `batch_size` rows, so that JAX compiles a step only once.
 
         Raises:
-            ConfigError: The devices of a process cannot share a batch evenly, or it has no size.
+            ConfigError: `batch_size` is missing, or the devices of a process cannot share a batch
+                evenly.
         """
         from dray.data.forms.jax_arrays import ToJax, check_alike, check_rows
 
         batching = Batching(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
-        if batch_size is None:  # as the other iterators take it
+        if batch_size is None:  # the other iterators accept None
             raise ConfigError("batch_size must be a number of rows here: devices share a batch")
         check_rows(batch_size, f"batch_size={batch_size}", "ask for more rows, or fewer")
         to_jax = ToJax(dtypes, collate_fn, None if paddings is None else batch_size, paddings)
@@ -286,17 +290,19 @@ class DataIterator:
         unsqueeze_feature_tensors: bool = True,
         **options: Any,
     ) -> Any:
-        """Return a torch IterableDataset of pairs (features, label), batch by batch.
+        """Return a torch IterableDataset of batches, each a pair (features, label).
 
         Args:
-            label_column: The label's column; None has None in its place.
-            feature_columns: Columns that are joined to one tensor of `batch_size` rows; a list of
-                lists, or a dict of them, makes as many tensors. None is all but the label.
-            label_column_dtype: Type of the label.
-            feature_column_dtypes: Type of features; a list or dict of them, as for the columns.
-            batch_size: Rows of a batch.
-            unsqueeze_label_tensor: Whether a label of one number a row has the shape (rows, 1).
-            unsqueeze_feature_tensors: Whether features that are one number a row have.
+            label_column: The column of the label; if None, the label is None.
+            feature_columns: The columns to join to one tensor of `batch_size` rows; a list of
+                lists, or a dict of lists, makes several tensors. None selects all columns except
+                the label.
+            label_column_dtype: The type of the label.
+            feature_column_dtypes: The type of the features, or a list or dict of types like that of
+                the columns.
+            batch_size: Number of rows of a batch.
+            unsqueeze_label_tensor: Whether a label with one number per row has the shape (rows, 1).
+            unsqueeze_feature_tensors: Whether features with one number per row have that shape.
             options: `drop_last`, `prefetch_batches`, `local_shuffle_buffer_size` and
                 `local_shuffle_seed`, as for `iter_batches`.
         """
@@ -314,11 +320,11 @@ class DataIterator:
         return as_iterable_dataset(self._epochs(lambda: map(pair, batches)))
 
     def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterable[Row]:
-        """Return batches of tensors of TensorFlow, by column.
+        """Return an iterable of batches of TensorFlow tensors, by column.
 
         Args:
-            dtypes: The type of all tensors, or column -> type.
-            options: As for `iter_batches`, but `batch_format`.
+            dtypes: The type of all tensors, or a dict of column -> type.
+            options: As for `iter_batches`, except `batch_format`.
         """
         from dray.data.forms.tensorflow_sets import to_tf_tensors
 
@@ -337,19 +343,21 @@ class DataIterator:
         additional_type_spec: Any = None,
         **options: Any,
     ) -> Any:
-        """Return a `tf.data.Dataset` of pairs (features, labels), batch by batch.
+        """Return a `tf.data.Dataset` of batches, each a pair (features, labels).
 
-        Each iteration of it is an epoch. TensorFlow does not divide it among workers once more.
+        Each iteration over it is an epoch. TensorFlow does not divide it among workers a second
+        time.
 
         Args:
-            feature_columns: A column; or columns, of which a dict is made.
-            label_columns: Likewise.
-            additional_columns: Likewise, such as weights of rows, which make triples of the pairs.
-            batch_size: Rows of a batch.
-            feature_type_spec: A `tf.TensorSpec`, or a dict of them; default: as the data are.
-            label_type_spec: Likewise.
-            additional_type_spec: Likewise.
-            options: As for `iter_batches`, but `batch_format`.
+            feature_columns: A column for a tensor, or a list of columns for a dict of tensors.
+            label_columns: The same for the labels.
+            additional_columns: The same for more values, such as sample weights; batches are then
+                triples.
+            batch_size: Number of rows of a batch.
+            feature_type_spec: A `tf.TensorSpec`, or a dict of them; default: the type of the data.
+            label_type_spec: The same for the labels.
+            additional_type_spec: The same for the additional columns.
+            options: As for `iter_batches`, except `batch_format`.
         """
         from dray.data.forms.tensorflow_sets import as_tf_dataset, columns_of
 
@@ -367,9 +375,9 @@ class DataIterator:
     # The rest.
 
     def materialize(self) -> Any:
-        """Return the rows of one iteration as a dataset that is in memory, or in a file if large.
+        """Return the rows of one iteration as a dataset in memory, or in a file if it is large.
 
-        It counts as no iteration: the position stays.
+        This does not count as an iteration: the position does not change.
         """
         blocks = self._blocks(Position(self.position.epoch), Batching(None))
         rows = written_down(blocks, "the share", self._dataset.arrow_schema)
@@ -380,7 +388,7 @@ class DataIterator:
         return self._dataset.schema()
 
     def stats(self) -> str:
-        """Return how many batches there were, and how long the program waited for them."""
+        """Return the number of batches, and the time for which the program waited for them."""
         epoch, taken = self.position.epoch, self.position.taken
         return (
             f"epoch {epoch}, {taken} rows of it; {self._batches} batches in all, waited for "
@@ -389,10 +397,10 @@ class DataIterator:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the program has waited for batches so far."""
+        """Seconds for which the program has waited for batches."""
         return self._waited_s
 
-    # How rows come.
+    # Production of rows.
 
     def _epochs(self, begin: Callable[[], Iterator[T]]) -> Epochs[T]:
         return Epochs(begin, self._bookmark)
@@ -420,4 +428,4 @@ class DataIterator:
         self._waited_s += seconds
 
 
-DatasetIterator = DataIterator  # its former name in Ray
+DatasetIterator = DataIterator  # the former name in Ray

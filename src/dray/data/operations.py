@@ -1,4 +1,4 @@
-"""The operations of a dataset: users' functions on rows and batches, and choices of columns."""
+"""The operations of a dataset: users' functions on rows and batches, and column selection."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ T = TypeVar("T")
 
 
 class Operation:
-    """A step of a dataset, from blocks to blocks.
+    """A step of a dataset, which turns blocks into blocks.
 
     Attributes:
-        keeps_rows: Whether each row becomes one row; None if only the function knows.
+        keeps_rows: Whether each row becomes one row; None if that depends on the function.
     """
 
     keeps_rows: bool | None = True
 
     @property
     def called_here(self) -> UserFunction | None:
-        """The function of the user that it calls in this process, if it calls one."""
+        """The user's function that this operation calls in this process, if any."""
         return None
 
     def __str__(self) -> str:
@@ -52,17 +52,17 @@ class Operation:
         return type(self).__name__ if function is None else function.name
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield what becomes of blocks."""
+        """Yield the resulting blocks."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class OnTables(Operation):
-    """Makes a table of each table, of as many rows: columns are chosen, renamed or added.
+    """An operation from a table to a table of equally many rows: it selects or changes columns.
 
     Attributes:
-        called: Its name, as `explain` prints it.
-        own: Whether it does so of nothing else.
+        called: The name of the operation, as `explain` prints it.
+        own: Whether an owned block stays owned, because the new table uses no other memory.
     """
 
     function: Callable[[Table], Table]
@@ -79,13 +79,13 @@ class OnTables(Operation):
 
 @dataclass(frozen=True)
 class UserFunction:
-    """A function of the user, or a class whose instances are called, with all that it is given.
+    """A user's function, or a class whose instances are called, with its arguments.
 
     Attributes:
-        method: The method that it was given to, such as "map_batches".
-        arguments: Arguments after the batch or row.
-        keywords: The same by name.
-        called: Its name in messages; default: what it says itself.
+        method: The method that received the function, such as "map_batches".
+        arguments: Positional arguments after the batch or row.
+        keywords: Keyword arguments.
+        called: The name in messages; default: the name of the function.
     """
 
     function: Callable[..., Value]
@@ -107,7 +107,7 @@ class UserFunction:
             )
 
     def made(self) -> Callable[[object], Value]:
-        """Return what is called with one batch or row; a class has its instance made here."""
+        """Return the callable for one batch or row; a class is instantiated here."""
         call: Value = self.function
         if inspect.isclass(call):
             call = call(*(self.constructor or ()), **(self.constructor_keywords or {}))
@@ -119,16 +119,16 @@ class UserFunction:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The name of the function in messages."""
         own = getattr(self.function, "__name__", type(self.function).__name__)
         return self.called or f"{self.method}({own})"
 
     def failed(self, error: Exception, origin: str, advice: str = "") -> Exception:
-        """Return the error that says on which rows it raised; also of the raised one's type.
+        """Return an error that names the failed rows and is also of the raised error's type.
 
         Args:
             origin: The rows of the block, or the row.
-            advice: Words that tell how to avoid it.
+            advice: Text that explains how to avoid the error.
         """
         text = f"{self.name} failed on {origin or 'a block'}: {describe(error)}{advice}"
         plain = DataFunctionError(text)
@@ -137,10 +137,10 @@ class UserFunction:
 
 @dataclass(frozen=True)
 class FunctionOperation(Operation):
-    """Calls a function of the user.
+    """An operation that calls a user's function.
 
     Attributes:
-        function: The function, which may be called in other processes.
+        function: The function; it may be called in other processes.
     """
 
     function: UserFunction
@@ -152,7 +152,7 @@ class FunctionOperation(Operation):
     def _by_row(
         self, blocks: Iterable[Block], made: Callable[[Value], T]
     ) -> Iterator[tuple[Block, list[T]]]:
-        """Yield each block with what is made of what the function returns for its rows."""
+        """Yield each block with the function's results for its rows, converted by `made`."""
         call = self.function.made()
         for block in blocks:
             found: list[T] = []
@@ -169,11 +169,11 @@ _ON_WRITING = " (zero_copy_batch=False gives the function arrays that it may wri
 
 @dataclass(frozen=True)
 class MapBatches(FunctionOperation):
-    """Calls a function with batches, which returns a batch, or yields several.
+    """An operation that calls a function with batches; it returns or yields batches.
 
     Attributes:
-        batch_size: Rows of a batch; None leaves blocks as they are.
-        copied: Whether it gets arrays that it may write to.
+        batch_size: Number of rows of a batch; None keeps blocks as they are.
+        copied: Whether the function gets arrays that it may write to.
     """
 
     batch_size: int | None
@@ -186,7 +186,7 @@ class MapBatches(FunctionOperation):
         if self.batch_size is not None:
             blocks = rebatched(blocks, itertools.repeat(self.batch_size))
         for block in blocks:
-            if block.table.num_rows:  # as in Ray, no function has to know what to make of nothing
+            if block.table.num_rows:  # as in Ray, the function does not get empty batches
                 yield from self._made(call, block)
 
     def _made(self, call: Callable[[object], Value], block: Block) -> Iterator[Block]:
@@ -208,13 +208,13 @@ class MapBatches(FunctionOperation):
 
 
 def _one_by_one(values: Iterator[T]) -> Iterator[list[T]]:
-    """Yield values, each in a list to itself."""
+    """Yield a list for each value."""
     return iter(lambda: list(itertools.islice(values, 1)), [])
 
 
 @dataclass(frozen=True)
 class AddColumn(FunctionOperation):
-    """Adds a column that a function makes of batches, or puts it in another one's place."""
+    """An operation that adds or replaces a column, with values that a function makes of batches."""
 
     column: str
     batch_format: str
@@ -240,7 +240,7 @@ class AddColumn(FunctionOperation):
 
 @dataclass(frozen=True)
 class MapRows(FunctionOperation):
-    """Calls a function with rows, each of which becomes another one."""
+    """An operation that calls a function with each row and gets one row."""
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block, made in self._by_row(blocks, self._rows):
@@ -249,7 +249,7 @@ class MapRows(FunctionOperation):
                 yield Block(rows_to_table(rows), block.origin, own=True, first=first)
 
     def _rows(self, returned: Value) -> list[Row]:
-        """Return the rows that the function has returned for one."""
+        """Return the rows that the function returned for one row."""
         return [self._row(returned)]
 
     def _row(self, value: Value) -> Row:
@@ -263,7 +263,7 @@ class MapRows(FunctionOperation):
 
 @dataclass(frozen=True)
 class FlatMapRows(MapRows):
-    """Calls a function with rows, each of which becomes any number of rows."""
+    """An operation that calls a function with each row and gets any number of rows."""
 
     keeps_rows: bool | None = field(default=False, init=False)
 
@@ -273,7 +273,7 @@ class FlatMapRows(MapRows):
 
 @dataclass(frozen=True)
 class FilterRows(FunctionOperation):
-    """Keeps the rows of which a function says so."""
+    """An operation that keeps the rows for which a function returns true."""
 
     keeps_rows: bool | None = field(default=False, init=False)
 
@@ -284,10 +284,10 @@ class FilterRows(FunctionOperation):
 
 @dataclass(frozen=True)
 class MapTables(FunctionOperation):
-    """Calls a function with tables, each of which becomes another one.
+    """An operation that calls a function with each table and gets a table.
 
     Attributes:
-        keeps_rows: Whether that has as many rows.
+        keeps_rows: Whether both tables have equally many rows.
     """
 
     keeps_rows: bool | None = True
@@ -305,7 +305,7 @@ class MapTables(FunctionOperation):
 
 @dataclass(frozen=True)
 class Checked(Operation):
-    """Another operation, which must keep the number of rows, as ranks share rows by number."""
+    """Another operation that must keep the number of rows, because ranks share rows by number."""
 
     operation: Operation
 

@@ -1,4 +1,4 @@
-"""The parts of a dataset: for training and testing, by number, and as ranks share rows."""
+"""The parts of a dataset: training and test rows, ranges of rows, and the shares of ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R", bound="Parts")
 
 
 class Parts(Writers):
-    """A pipeline that can be cut into parts."""
+    """A pipeline that can be split into parts."""
 
     def train_test_split(
         self: R,
@@ -37,13 +37,14 @@ class Parts(Writers):
         seed: int | None = None,
         stratify: str | None = None,
     ) -> tuple[R, R]:
-        """Return the first rows, and the last ones for a test.
+        """Return the first rows for training and the last rows for a test.
 
         Args:
-            test_size: The number of rows for the test, or below 1 a part of all.
-            shuffle: Whether to put rows into a random order before.
-            seed: Decides that order.
-            stratify: A column of whose values both are to have the same part; all rows are made.
+            test_size: The number of rows for the test, or a fraction of the rows if it is below 1.
+            shuffle: Whether to shuffle the rows before the split.
+            seed: The seed of the shuffle.
+            stratify: A column whose values have the same proportions in both parts; the rows are
+                then computed and stored as by `materialize`.
         """
         ready = self._ready_to_cut()
         rows = ready.count()
@@ -71,22 +72,22 @@ class Parts(Writers):
         seed: int | None = None,
         **workers: object,
     ) -> tuple[R, R]:
-        """Return rows to train with, and others for a test, without counting or holding them.
+        """Return training rows and test rows, without counting or storing rows.
 
-        Rows that are others each time, as after a filter by `random()`, may be in both: call
-        `materialize` before.
+        If a dataset has other rows in each iteration, for example after a filter by `random()`, a
+        row may be in both parts: call `materialize` first.
 
         Args:
-            test_size: The part of the rows for the test, above 0 and below 1, about which each is
-                to have.
-            split_type: "random" draws for each row; "hash" decides by the value of a column, so
-                that rows with one value stay together, in any order and beside any others.
-            hash_column: The column.
-            seed: Decides what is drawn; None is a random one.
-            workers: Nothing; Ray's.
+            test_size: The approximate fraction of rows for the test, above 0 and below 1.
+            split_type: "random" draws a random number for each row. "hash" uses the value of a
+                column, so that rows with the same value are always in the same part, whatever the
+                other rows are.
+            hash_column: The column for "hash".
+            seed: The seed for "random"; None draws one.
+            workers: Ignored; for compatibility with Ray.
 
         Raises:
-            ConfigError: An argument is malformed, or has no meaning beside another.
+            ConfigError: An argument is invalid, or does not fit the others.
 
         Example:
             >>> import dray.data
@@ -125,12 +126,12 @@ class Parts(Writers):
         return rows.materialize()
 
     def split(self: R, n: int, *, equal: bool = False, locality_hints: object = None) -> list[R]:
-        """Return so many parts, each of rows that follow each other.
+        """Return `n` parts of consecutive rows.
 
         Args:
-            n: Their number.
-            equal: Whether all have as many rows, and fewer than `n` are left over.
-            locality_hints: Nothing; Ray's.
+            n: The number of parts.
+            equal: Whether all parts have equally many rows; fewer than `n` rows are then left over.
+            locality_hints: Ignored; for compatibility with Ray.
         """
         if not is_whole(plain(n), 1):
             raise ConfigError(f"split takes a number of parts, 1 or more, not {n!r}")
@@ -141,7 +142,7 @@ class Parts(Writers):
         return ready.split_at_indices([rows * part // n for part in range(1, n)])
 
     def split_at_indices(self: R, indices: Sequence[int]) -> list[R]:
-        """Return the rows before the first index, those before the second one, and so on."""
+        """Return the rows before the first index, those before the second index, and so on."""
         counted = self._ready_to_cut()
         rows = counted.num_rows
         assert rows is not None
@@ -154,19 +155,19 @@ class Parts(Writers):
         ]
 
     def split_proportionately(self: R, proportions: Sequence[float]) -> list[R]:
-        """Return parts of the rows, each a proportion of all, and the rest as the last one.
+        """Return a part for each proportion of the rows, and the remaining rows as the last part.
 
-        Each has a row at least.
+        Each part has at least one row.
 
         Raises:
-            ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+            ConfigError: A proportion is not above 0, their sum is not below 1, or there are fewer
                 rows than parts.
         """
         ready = self._ready_to_cut()
         return ready.split_at_indices(_proportionate(ready.count(), proportions))
 
     def _ready_to_cut(self: R) -> R:
-        """Return the same rows in order, each with a number; what functions make is made once."""
+        """Return the same rows in order and numbered, after running functions once if needed."""
         ready = self.with_added_columns()
         known = ready._seed is None and ready._keeps_rows_surely()
         return ready.countable() if known else ready.materialize()
@@ -174,12 +175,12 @@ class Parts(Writers):
     def streaming_split(
         self, n: int, *, equal: bool = False, locality_hints: object = None
     ) -> list[DataIterator]:
-        """Return an iterator for each of so many shares, as ranks get theirs.
+        """Return `n` iterators, one for each share, divided as for the ranks of a training.
 
         Args:
-            n: Their number.
-            equal: Whether all shares have as many rows.
-            locality_hints: Nothing; Ray's.
+            n: The number of shares.
+            equal: Whether all shares have equally many rows.
+            locality_hints: Ignored; for compatibility with Ray.
         """
         if not is_whole(plain(n), 1):
             raise ConfigError(f"streaming_split takes a number of shares, 1 or more, not {n!r}")
@@ -188,10 +189,10 @@ class Parts(Writers):
 
 
 def _proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
-    """Return where to cut rows into parts of a row at least, each a proportion of all.
+    """Return the row numbers at which to split; each part has at least one row.
 
     Raises:
-        ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+        ConfigError: A proportion is not above 0, their sum is not below 1, or there are fewer
             rows than parts.
     """
     ends = list(itertools.accumulate(proportions))
@@ -201,14 +202,14 @@ def _proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
         raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
     indices, begin = [], 0
     for part, end in enumerate(ends):
-        left = len(ends) - part  # parts that come after it
+        left = len(ends) - part  # number of the parts after this one
         begin = min(max(int(rows * end), begin + 1), rows - left)
         indices.append(begin)
     return indices
 
 
 def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
-    """Return which rows are among the last ones, a part, of those with their value of a column."""
+    """Return a mask of the last rows of each value of a column, a fraction `part` of them."""
     numbers: dict[Hashable, list[int]] = {}
     rows = 0
     for block in blocks:
@@ -222,11 +223,11 @@ def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
 
 
 def _hashed_below(column: str, part: float, rest: bool, table: Table) -> Table:
-    """Return the rows whose value of a column has a hash in the lower part, or the other ones."""
+    """Return the rows whose value of a column has a hash in the lower part, or the others."""
     limit = part * (1 << 64)
 
     def is_below(value: Value) -> bool:
-        digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()  # Ray's
+        digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()  # as in Ray
         return int.from_bytes(digest, "big") < limit
 
     values = column_to_numpy(column_named(table, column)).tolist()
@@ -234,7 +235,7 @@ def _hashed_below(column: str, part: float, rest: bool, table: Table) -> Table:
 
 
 def _masked(blocks: Iterable[Block], kept: Array) -> Iterator[Block]:
-    """Yield the rows for which an array has True."""
+    """Yield the rows for which an array contains True."""
     begin = 0
     for block in blocks:
         end = begin + block.table.num_rows

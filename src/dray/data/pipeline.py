@@ -29,7 +29,7 @@ from dray.errors import ConfigError
 P = TypeVar("P", bound="Pipeline")
 
 Steps = Callable[[Iterator[Block]], Iterator[Block]]
-# Rows that tell whether operations make more or fewer of others, and which columns they make.
+# Numbers of rows read to see whether operations change their number, and to find the columns.
 _PROBED_ROWS, _ROWS_OF_SCHEMA = 4, 256
 
 
@@ -37,7 +37,7 @@ class Schema:
     """The names and types of a dataset's columns.
 
     Attributes:
-        base_schema: The schema of Arrow.
+        base_schema: The Arrow schema.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -50,7 +50,7 @@ class Schema:
 
     @property
     def types(self) -> list[pa.DataType]:
-        """Their types, as Arrow has them."""
+        """The Arrow types of the columns."""
         return list(self.base_schema.types)
 
     def __eq__(self, other: object) -> bool:
@@ -66,10 +66,10 @@ class Schema:
 
 
 class Pipeline:
-    """Rows from a source, what is done with them, and in which order they come.
+    """Rows from a source, the operations on them, and their order.
 
     Args:
-        seed: Decides a random order of all rows; None leaves them in order.
+        seed: The seed of a random order of all rows; None keeps their order.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Pipeline:
 
     @property
     def name(self) -> str | None:
-        """The name that a program has given to it; None if none."""
+        """The name that the program has set; None if it has set none."""
         return self._name
 
     def set_name(self, name: str | None) -> None:
-        """Give a name, which is shown, also of what operations such as `map` make of the rows.
+        """Set the name that is shown for this dataset and for datasets made from it, as by `map`.
 
         Args:
-            name: The name; None takes it away.
+            name: The name; None removes it.
         """
         self._name = name
 
@@ -102,24 +102,24 @@ class Pipeline:
     def derived(
         self: P, produce: Callable[[], Iterable[Block]], called: str, *others: Pipeline
     ) -> P:
-        """Return a dataset of rows that are made from this one's when they are asked for.
+        """Return a dataset whose rows are produced from this one's when they are requested.
 
         Args:
-            others: Further datasets that they are made from.
+            others: Further datasets that the rows are produced from.
         """
         sources = [self.source, *(other.source for other in others)]
         files = [file for source in sources for file in source.files]
         return type(self)(BlocksSource(produce, called, files=files))
 
     def shuffled(self: P, seed: int | None) -> P:
-        """Return the same rows in a random order, which a seed decides; None is a random one."""
+        """Return the same rows in a random order with this seed; None draws one."""
         ready = self.with_added_columns()
         return type(self)(ready.source, ready._operations, seed_of(seed))
 
     def with_added_columns(self: P) -> P:
-        """Return the same rows, whose added columns are made before rows are moved or left out.
+        """Return the same rows, with `add_column` applied before rows are moved or left out.
 
-        A function makes them of batches, and may look at the rows beside a row.
+        The function of `add_column` gets batches, so its result may depend on neighboring rows.
         """
         adds = [isinstance(getattr(o, "operation", o), AddColumn) for o in self._operations]
         last = max((number for number, added in enumerate(adds, 1) if added), default=0)
@@ -129,10 +129,10 @@ class Pipeline:
         made = BlocksSource(before.blocks, self.source.name, files=self.source.files)
         return type(self)(made, self._operations[last:])
 
-    # Rows, in this process.
+    # Access to all rows in this process.
 
     def blocks(self, epoch: int = 0) -> Iterator[Block]:
-        """Yield all rows, in their order in an epoch."""
+        """Yield all rows, in the order of an epoch."""
         if self._seed is None:
             return self._applied(self.source.of_epoch(epoch).open())
         countable = self.countable()
@@ -144,7 +144,7 @@ class Pipeline:
         return countable._applied(read)
 
     def only(self: P, names: Sequence[str]) -> P:
-        """Return the same rows, of which some columns alone are needed."""
+        """Return the same rows for a reader that needs only these columns."""
         source = self.source
         if not isinstance(source, ParquetSource) or self._operations:
             return self
@@ -161,13 +161,13 @@ class Pipeline:
         return applied(self._operations, blocks)
 
     def arrow_schema(self, *, read_on: bool = True) -> pa.Schema | None:
-        """Return the schema of the rows; None if there are none to tell.
+        """Return the schema of the rows; None if there are no rows to infer it from.
 
-        The first rows are read and go through the operations, if there is no other way.
+        If the schema is not known, the first rows are read and go through the operations.
 
         Args:
-            read_on: Whether these are more than a few, and others are read until one is left, if
-                none of them is.
+            read_on: Whether to read 256 rows instead of 4, and to read on until an operation yields
+                a row.
         """
         known = self.known_schema()
         if known is not None:
@@ -181,18 +181,18 @@ class Pipeline:
         return schema_of_all(schemas) or next(iter(schemas), None)
 
     def known_schema(self) -> pa.Schema | None:
-        """Return the schema of the rows if it is known without reading any; else None."""
+        """Return the schema if it is known without reading rows, else None."""
         return None if self._operations else self.source.schema()
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
-        """Return the names and types of the columns; None if there are no rows to tell.
+        """Return the names and types of the columns; None if there are no rows to infer them from.
 
-        Where no file says them, the first 256 rows do, or the first ones that an operation leaves:
-        rows behind them may have further columns, and values of wider types. Those of all rows has
-        `materialize().schema()`.
+        If no file defines the schema, dray infers it from the first 256 rows, or from the first
+        rows that pass the operations. Later rows may have more columns or wider types;
+        `materialize().schema()` covers all rows.
 
         Args:
-            fetch_if_missing: Whether rows are read if need be; else it is None then.
+            fetch_if_missing: Whether to read rows if needed; if False, the result is then None.
         """
         schema = self.arrow_schema() if fetch_if_missing else self.known_schema()
         return None if schema is None else Schema(schema)
@@ -202,7 +202,7 @@ class Pipeline:
             return self.source.open(0, min(rows, self.source.rows))
         return first_rows(self.source.open(), rows)
 
-    # Rows by number, as ranks share them.
+    # Access to rows by number, as ranks share them.
 
     @property
     def num_rows(self) -> int | None:
@@ -210,11 +210,11 @@ class Pipeline:
         return self.source.rows
 
     def order(self, epoch: int = 0, window: int = 0, seed: int = 0) -> Order:
-        """Return the order of an epoch; the pipeline is countable.
+        """Return the order of an epoch; the pipeline must be countable.
 
         Args:
-            window: Number of rows that follow each other, in a random order.
-            seed: Decides that order.
+            window: Number of consecutive rows that are shuffled among themselves.
+            seed: The seed of that shuffle.
         """
         rows = self.source.rows
         assert rows is not None
@@ -223,7 +223,7 @@ class Pipeline:
         return Order(rows, lanes=self.source.lanes, window=window, seed=seed, epoch=epoch)
 
     def apply(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield what operations make of rows that are read by number."""
+        """Yield the results of the operations for rows that are read by number."""
         return applied(map(Checked, self._operations), blocks)
 
     @property
@@ -233,27 +233,27 @@ class Pipeline:
 
     @property
     def is_stream(self) -> bool:
-        """Return whether rows are taken as they come, since there may be no end to them."""
+        """Return whether rows are only read in order, because the source may have no end."""
         return self.source.is_stream and self._seed is None
 
     @property
     def is_countable(self) -> bool:
-        """Return whether each row has a number without being read."""
+        """Return whether the number of each row is known without reading rows."""
         wanted = self._seed is not None and not self.source.indexed
         return self.source.rows is not None and not wanted and not self._last_change
 
     def stream_operations(self) -> tuple[Steps, Steps]:
-        """Return what is done to all rows of a stream, and then to one rank's."""
+        """Return the operations on all rows of a stream, and those on the rows of one rank."""
         before = self._last_change
         first, last = self._operations[:before], self._operations[before:]
         return functools.partial(applied, first), functools.partial(applied, last)
 
     def countable(self: P) -> P:
-        """Return a dataset of the same rows, each of which has a number.
+        """Return a dataset of the same rows, in which each row has a number.
 
-        What changes the number of rows is done here, and the rows are written down; so are rows
-        of which it is not known how many there are, or that are wanted in a random order and
-        cannot be read one by one. What comes after that is still done as rows are read.
+        This runs the operations up to the last one that changes the number of rows, and stores the
+        result. Rows are also stored if their number is unknown, or if they are shuffled and cannot
+        be read one by one. Later operations still run whenever rows are read.
         """
         if self.is_countable:
             return self
@@ -275,7 +275,7 @@ class Pipeline:
                     yield block
 
         staged = stage(blocks(), source.name, source.schema())
-        if len(leaves) > 1:  # what epochs put into another order are these parts
+        if len(leaves) > 1:  # epochs reorder these parts
             ends, shared = itertools.accumulate(rows), shippable(staged)
             parts = (SliceSource(shared, e - n, e) for n, e in zip(rows, ends, strict=True))
             staged = source.rebuilt(parts)
@@ -284,15 +284,15 @@ class Pipeline:
 
     @functools.cached_property
     def _last_change(self) -> int:
-        """Number of the operations up to the last that changes the number of rows."""
+        """Number of operations up to the last one that changes the number of rows."""
         keeps = [operation.keeps_rows for operation in self._operations]
         last = max((n for n, kept in enumerate(keeps, 1) if kept is False), default=0)
         unsure = max((n for n, kept in enumerate(keeps, 1) if kept is None), default=0)
         return unsure if unsure > last and self._probed_change(last) else last
 
     def _probed_change(self: P, after: int) -> bool:
-        """Return whether operations after some others make more or fewer of a few rows."""
-        if after:  # the rows before are not known yet, and all are to be written down anyway
+        """Return whether the operations after the first `after` ones change the number of rows."""
+        if after:  # the rows before are unknown, and all rows will be stored anyway
             return True
         given = sum(block.table.num_rows for block in self._first_rows())
         made = sum(block.table.num_rows for block in self._applied(self._first_rows()))
@@ -302,21 +302,21 @@ class Pipeline:
         return all(operation.keeps_rows for operation in self._operations)
 
     def to_ship(self: P) -> P:
-        """Return a countable dataset that can be sent to many workers."""
+        """Return a dataset that can be sent to many workers: a stream, or a countable one."""
         ready = self if self.is_stream else self.countable()
         shipped = type(self)(shippable(ready.source), ready._operations, ready._seed)
         if not self.is_stream:
-            shipped._last_change = 0  # or every rank would ask users' functions again
+            shipped._last_change = 0  # else every rank would call users' functions again
         return shipped
 
 
 def applied(operations: Iterable[Operation], blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield what operations make of blocks, one after another; all of them end with this."""
+    """Yield the results of operations in sequence; closing this generator closes all of them."""
     with contextlib.ExitStack() as begun:
         for operation in operations:
             function = operation.called_here
             blocks = advised(operation, function, blocks) if function else operation.apply(blocks)
-            if isinstance(blocks, Generator):  # which the traceback of an error would keep alive
+            if isinstance(blocks, Generator):  # an error's traceback would keep it alive
                 begun.callback(blocks.close)
         yield from blocks
 
@@ -324,17 +324,18 @@ def applied(operations: Iterable[Operation], blocks: Iterator[Block]) -> Iterato
 def written_down(
     blocks: Iterable[Block], called: str, schema: Callable[[], pa.Schema | None]
 ) -> Source:
-    """Return rows as a source that finds each by its number.
+    """Store rows, and return a source that finds each by its number.
 
     Args:
-        schema: Returns their schema; asked only if there are none, since operations run again.
+        schema: Returns the schema; called only if there are no rows, because it runs operations
+            again.
     """
     made = stage(blocks, called)
     return made if made.rows or made.schema() else stage((), called, schema())
 
 
 def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """Yield the first rows."""
+    """Yield the first `rows` rows, in blocks."""
     left = rows
     if left < 1:
         return
@@ -346,7 +347,7 @@ def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
 
 
 def part_of(source: Source, start: int, stop: int) -> Source:
-    """Return a range of a source's rows."""
+    """Return the rows from `start` to before `stop` as a source."""
     if isinstance(source, TableSource):
         part = TableSource(source.table.slice(start, stop - start), source.name)
         part.files = source.files
@@ -368,7 +369,7 @@ def dropped(names: Sequence[str], table: Table) -> Table:
 
 
 def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
-    """Return a table with other names of columns."""
+    """Return a table with other column names."""
     if isinstance(names, dict):
         check_column(table, names)
         names = [names.get(name, name) for name in table.column_names]
@@ -379,7 +380,7 @@ def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
 
 
 def check_distinct(method: str, names: Sequence[str]) -> None:
-    """Raise ConfigError if a method would give two columns one name."""
+    """Raise ConfigError if a method would give two columns the same name."""
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
         raise ConfigError(f"{method} gives several columns the name {', '.join(twice)}")

@@ -1,4 +1,4 @@
-"""Operations on all rows together: order, pairs, samples, values."""
+"""Operations on all rows together: sort, join, zip, mix, sample and unique."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _END = Block(pa.table({}))
 def sorted_blocks(
     blocks: Iterable[Block], keys: Sequence[str], falls: Sequence[bool]
 ) -> Iterator[Block]:
-    """Yield all rows in the order of columns."""
+    """Yield all rows, sorted by columns."""
     tables = [block.table for block in blocks]
     if not tables:
         return
@@ -58,7 +58,7 @@ def sorted_blocks(
 
 
 def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
-    """Yield rows with the columns of all datasets, which have as many rows."""
+    """Yield rows with the columns of all datasets, which must have equally many rows."""
     first, *others = [rebatched(blocks, itertools.repeat(_ZIPPED_ROWS)) for blocks in datasets]
     for block in first:
         table = block.table
@@ -80,7 +80,7 @@ _ZIPPED_ROWS = 4096
 def sampled(
     blocks: Iterable[Block], fraction: float, seed: int, *, rest: bool = False
 ) -> Iterator[Block]:
-    """Yield each row with a probability.
+    """Yield each row with the same probability.
 
     Args:
         rest: Whether to yield the other rows instead.
@@ -92,11 +92,12 @@ def sampled(
 
 
 class MixStoppingCondition(enum.Enum):
-    """The ends of a mix of datasets.
+    """The conditions that end a mix of datasets.
 
     Members:
-        STOP_ON_SHORTEST: It ends with the first dataset that has no more rows.
-        STOP_ON_LONGEST_DROP: It ends with the last one; those without rows drop out.
+        STOP_ON_SHORTEST: The mix ends when the first dataset has no more rows.
+        STOP_ON_LONGEST_DROP: The mix ends when all datasets have no more rows; those without rows
+            drop out.
     """
 
     STOP_ON_SHORTEST = "stop_on_shortest"
@@ -106,7 +107,7 @@ class MixStoppingCondition(enum.Enum):
 def mixed(
     datasets: Sequence[Iterator[Block]], weights: Sequence[float], ends: MixStoppingCondition
 ) -> Iterator[Block]:
-    """Yield rows of several datasets in turn, of each as many as its weight says."""
+    """Yield rows of several datasets in turn, in proportion to their weights."""
     cursors = [_Cursor(blocks) for blocks in datasets]
     row_bytes = max(1.0, *(cursor.row_bytes() for cursor in cursors))
     window = max(1, min(_MIXED_ROWS, int(BLOCK_BYTES / row_bytes)))
@@ -122,7 +123,7 @@ def mixed(
         places = [(np.arange(n) + 0.5) / of for n, of in zip(rows, wanted, strict=True)]
         short = rows < wanted
         order = np.argsort(np.concatenate(places), kind="stable")
-        if shortest and short.any():  # rows up to where the first one is missing
+        if shortest and short.any():  # keep the rows before the first missing one
             end = ((rows[short] + 0.5) / wanted[short]).min()
             order = order[: sum(int((place < end).sum()) for place in places)]
         if len(order):
@@ -134,11 +135,11 @@ def mixed(
 
 
 _MIXED_ROWS = 4096
-_ROUNDING = 1e-9  # 0.1 + 0.1 + ... is a little below 1
+_ROUNDING = 1e-9  # because 0.1 + 0.1 + ... is slightly below 1
 
 
 class _Cursor:
-    """The rows of a dataset, which are taken a number at a time."""
+    """A reader that takes a given number of rows of a dataset at a time."""
 
     def __init__(self, blocks: Iterator[Block]) -> None:
         self._blocks, self._held, self._rows = blocks, pa.table({}), 0
@@ -151,21 +152,21 @@ class _Cursor:
         self._held = concat(held) if held else self._held
 
     def row_bytes(self) -> float:
-        """Return about how many bytes a row has in memory."""
+        """Return the approximate number of bytes of a row in memory."""
         self._fill(1)
         return float(self._held.nbytes / max(1, self._rows))
 
     def take(self, rows: int) -> Table:
-        """Return the next rows, fewer at the end."""
+        """Return the next `rows` rows, or fewer at the end."""
         self._fill(rows)
-        given = min(rows, self._rows)  # Arrow makes rows of a table without columns
+        given = min(rows, self._rows)  # Arrow slices beyond the end of a table without columns
         part, self._held = self._held.slice(0, given), self._held.slice(given)
         self._rows -= given
         return part
 
 
 def unique(blocks: Iterable[Block], column: str) -> list[Value]:
-    """Return the values of a column, each once, in the order in which they come first."""
+    """Return the distinct values of a column, in the order of their first rows."""
     found: dict[Hashable, Value] = {}
     for block in blocks:
         values = column_named(block.table, column)
@@ -176,7 +177,7 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
 
 
 def hashable(value: Value) -> Hashable:
-    """Return what is equal to another one where two values are, NaN among them."""
+    """Return a hashable object that is equal for equal values; NaN equals NaN."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, dict):
@@ -189,14 +190,15 @@ def hashable(value: Value) -> Hashable:
 
 @dataclass(frozen=True)
 class Join:
-    """Pairs of rows of two tables whose keys are equal, in the order of the first, then the second.
+    """A join of two tables on keys, in the order of the first table, then of the second.
 
     Attributes:
         how: One of `JOINS`.
-        suffixes: The ends of names of columns that both have, of the first and the second.
+        suffixes: Suffixes for columns whose names exist in both tables, of the first and the
+            second.
 
     Raises:
-        ConfigError: There is no such kind, or the keys are not as many on both sides.
+        ConfigError: `how` is unknown, or the tables have different numbers of keys.
     """
 
     how: str
@@ -211,10 +213,11 @@ class Join:
             raise ConfigError(f"join takes as many keys of each: {self.on}, {self.right_on}")
 
     def of(self, left: Table, right: Table) -> Table:
-        """Return the pairs of two tables as one.
+        """Return the joined table.
 
         Raises:
-            ConfigError: A key is not there or of another type, or columns would have one name.
+            ConfigError: A key is missing or has another type, or two columns would have the same
+                name.
         """
         numbers = self._numbers(left, right)
         found = {name: numbers.column(_KEY.format(n)) for n, name in enumerate(self._key_names())}
@@ -240,7 +243,7 @@ class Join:
         return self.right_on if self.how in ("right_semi", "right_anti") else self.on
 
     def _numbers(self, left: Table, right: Table) -> Table:
-        """Return the keys and the numbers of the rows of each pair; Arrow joins no tensors."""
+        """Return the keys and row numbers of each pair, because Arrow cannot join tensors."""
         keyed = []
         for table, on in ((left, self.on), (right, self.right_on)):
             check_column(table, on)

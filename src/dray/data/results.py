@@ -1,4 +1,4 @@
-"""The results of a pipeline as programs take them: rows, batches, tables, tensors, files."""
+"""The results of a pipeline: rows, batches, tables, tensors and references."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ R = TypeVar("R", bound="Results")
 
 
 class Results(Pipeline):
-    """A pipeline whose rows a program can take."""
+    """A pipeline whose rows a program can read."""
 
     def __bool__(self) -> bool:
-        """Return True: Python asks for the number of rows otherwise."""
+        """Return True; otherwise Python would ask for the number of rows."""
         return True
 
     def __iter__(self) -> Iterator[Row]:
@@ -39,37 +39,37 @@ class Results(Pipeline):
         return DataIterator(self, in_order=True)
 
     def iter_rows(self) -> Iterable[Row]:
-        """Return rows as dicts."""
+        """Return the rows as dicts."""
         return self.iterator().iter_rows()
 
     def iter_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return batches; see `DataIterator.iter_batches`."""
+        """Return an iterable of batches; see `DataIterator.iter_batches`."""
         return self.iterator().iter_batches(**options)
 
     def iter_torch_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return batches of tensors; see `DataIterator.iter_torch_batches`."""
+        """Return an iterable of tensor batches; see `DataIterator.iter_torch_batches`."""
         return self.iterator().iter_torch_batches(**options)
 
     def iter_jax_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
+        """Return an iterable of batches of JAX arrays; see `DataIterator.iter_jax_batches`."""
         return self.iterator().iter_jax_batches(**options)
 
     def iter_tf_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
+        """Return an iterable of TensorFlow batches; see `DataIterator.iter_tf_batches`."""
         return self.iterator().iter_tf_batches(**options)
 
     def take(self, limit: int = 20) -> list[Row]:
-        """Return the first rows."""
+        """Return the first `limit` rows as dicts."""
         return list(itertools.islice(self.rows(), max(0, limit)))
 
     def take_all(self, limit: int | None = None) -> list[Row]:
-        """Return all rows.
+        """Return all rows as dicts.
 
         Args:
-            limit: The most that there may be.
+            limit: The maximum number of rows; None is no limit.
 
         Raises:
-            ConfigError: There are more.
+            ConfigError: There are more rows.
         """
         rows = list(itertools.islice(self.rows(), None if limit is None else limit + 1))
         if limit is not None and len(rows) > limit:
@@ -77,7 +77,7 @@ class Results(Pipeline):
         return rows
 
     def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Batch:
-        """Return the first rows as a batch."""
+        """Return the first `batch_size` rows as a batch."""
         first = (block.table for block in first_rows(self.blocks(), batch_size))
         tables = [table for table in first if table.num_rows]
         if not tables:
@@ -85,12 +85,12 @@ class Results(Pipeline):
         return to_batch(concat(tables), check_format(batch_format))
 
     def show(self, limit: int = 20) -> None:
-        """Print the first rows."""
+        """Print the first `limit` rows."""
         for row in self.take(limit):
             print(row)
 
     def count(self) -> int:
-        """Return how many rows there are; they are read if nothing else tells."""
+        """Return the number of rows; dray reads them if the number is not known."""
         ready = self if self._made_countable is None else self._made_countable
         if ready.source.rows is not None and ready._keeps_rows_surely():
             return int(ready.source.rows)
@@ -100,19 +100,19 @@ class Results(Pipeline):
         """Return the names of the columns.
 
         Args:
-            fetch_if_missing: Whether rows are read if need be; else it is None then.
+            fetch_if_missing: Whether to read rows if needed; if False, the result is then None.
         """
         schema = self.schema(fetch_if_missing)
         return None if schema is None else schema.names
 
     def size_bytes(self) -> int:
-        """Return about how many bytes the rows take in memory."""
+        """Return the approximate size of the rows in memory, in bytes."""
         if self.source.rows is not None and self.source.row_bytes and not self._operations:
             return int(self.source.rows * self.source.row_bytes)
         return sum(block.table.nbytes for block in self.blocks())
 
     def materialize(self: R) -> R:
-        """Return a dataset of the same rows that is in memory, or in a file if it is large."""
+        """Return a dataset with the same rows in memory, or in a file if it is large."""
         ready = isinstance(self.source, TableSource) and not self._operations
         if ready and self._seed is None:
             return self
@@ -122,13 +122,13 @@ class Results(Pipeline):
         return type(self)(made)
 
     def to_pandas(self, limit: int | None = None) -> Frame:
-        """Return all rows as a pandas.DataFrame.
+        """Return all rows as a pandas DataFrame.
 
         Args:
-            limit: The most that there may be.
+            limit: The maximum number of rows; None is no limit.
 
         Raises:
-            ConfigError: There are more.
+            ConfigError: There are more rows.
         """
         tables = [block.table for block in self.blocks()]
         rows = sum(table.num_rows for table in tables)
@@ -136,13 +136,13 @@ class Results(Pipeline):
             raise ConfigError(f"the dataset has {rows} rows, more than {limit}")
         try:
             return to_batch(self._table_of(tables), "pandas")
-        except DataFunctionError:  # no type of Arrow holds all values, and pandas has objects
+        except DataFunctionError:  # no Arrow type holds all values, but pandas has objects
             import pandas as pd
 
             return pd.concat([to_batch(table, "pandas") for table in tables], ignore_index=True)
 
     def to_arrow(self) -> Table:
-        """Return all rows as a pyarrow.Table."""
+        """Return all rows as an Arrow table."""
         return self._table_of([block.table for block in self.blocks()])
 
     def _table_of(self, tables: Sequence[Table]) -> Table:
@@ -150,15 +150,15 @@ class Results(Pipeline):
         return concat(tables) if tables else (schema or pa.schema([])).empty_table()
 
     def to_arrow_refs(self) -> list[ObjectRef]:
-        """Return references to all rows, as tables of a few MiB."""
+        """Return references to all rows, as Arrow tables of a few MiB."""
         return [put(block.table) for block in self.blocks()]
 
     def to_pandas_refs(self) -> list[ObjectRef]:
-        """Return references to all rows, as frames of a few MiB."""
+        """Return references to all rows, as pandas DataFrames of a few MiB."""
         return [put(to_batch(block.table, "pandas")) for block in self.blocks()]
 
     def to_numpy_refs(self, *, column: str | None = None) -> list[ObjectRef]:
-        """Return references to all rows, as arrays: of one column, or a dict of all."""
+        """Return references to all rows, as arrays of one column or dicts of all columns."""
         batches = (to_batch(block.table, "numpy") for block in self.blocks())
         return [put(batch if column is None else batch[column]) for batch in batches]
 
@@ -171,17 +171,17 @@ class Results(Pipeline):
         return self.iterator().to_tf(*columns, **options)
 
     def num_blocks(self) -> int:
-        """Return in how many lanes the rows are read by several ranks."""
+        """Return the number of lanes in which several ranks read the rows."""
         return self.source.lanes
 
     def input_files(self) -> list[str]:
-        """Return the paths of the files that the rows come from, each once; none if of no files."""
+        """Return the paths of the files that the rows are read from, without duplicates."""
         return list(dict.fromkeys(self.source.files))
 
     def explain(self) -> None:
-        """Print the operations, the last one first, and the source of the rows at the end.
+        """Print the operations, the last one first, followed by the source of the rows.
 
-        What needs all rows (`sort`, `groupby`, `join`) is a source itself.
+        An operation that needs all rows (`sort`, `groupby`, `join`) is shown as a source.
         """
         steps = [str(operation) for operation in self._operations]
         if self._seed is not None:
@@ -190,6 +190,6 @@ class Results(Pipeline):
             print(f"{'   ' * (depth - 1)}+- {step}" if depth else step)
 
     def stats(self) -> str:
-        """Return what is known of the rows without reading them."""
+        """Return a summary of the dataset without reading rows."""
         rows = "an unknown number of" if self.source.rows is None else self.source.rows
         return f"{rows} rows of {self.source.name}, {len(self._operations)} operations"

@@ -1,4 +1,4 @@
-"""The share of one rank: rows that it takes by number, or from a stream that every rank reads."""
+"""The share of one rank: rows that it reads by number, or from a stream that every rank reads."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from dray.data.sources.base import BLOCK_BYTES
 from dray.errors import ConfigError
 from dray.user_warnings import warn_user
 
-# Of a block without batches, what comes first, as operations may make it much larger.
+# Without a batch size, the first read is this part of a block, as operations may enlarge rows.
 _FIRST_PART = 16
 
 
 @dataclass(frozen=True)
 class Batching:
-    """The choices of an iteration over batches.
+    """The options of an iteration over batches.
 
     Attributes:
-        size: Rows of a batch; None leaves blocks as they are.
-        drop_last: Whether to leave out a last one that has fewer rows.
-        window: Number of rows that follow each other, in a random order.
+        size: Number of rows of a batch; None keeps blocks as they are.
+        drop_last: Whether to drop the last batch if it has fewer rows.
+        window: Number of consecutive rows that are shuffled among themselves.
 
     Raises:
-        ConfigError: One is malformed.
+        ConfigError: An option is invalid.
     """
 
     size: int | None
@@ -55,11 +55,12 @@ class Batching:
 
 @dataclass(frozen=True)
 class Sharing:
-    """The choices of how rows are shared.
+    """The options of the division of rows among ranks.
 
     Attributes:
-        equal: Whether all shares have as many rows, so that fewer than `ranks` are left over.
-        in_order: Whether files are read one after another by a single rank, and not in lanes.
+        equal: Whether all shares have equally many rows; fewer than `ranks` rows are then left
+            over.
+        in_order: Whether a single rank reads files one after another instead of in lanes.
     """
 
     rank: int = 0
@@ -73,8 +74,8 @@ def share_of(
 ) -> NumberedShare | StreamedShare:
     """Return the share of a rank.
 
-    A stream is taken as it comes; so is what a single rank reads without a random order. All else
-    is counted first.
+    A stream is read in its order, and so is a dataset that a single rank reads without shuffling.
+    Other datasets are made countable first.
     """
     alone = sharing.ranks == 1 and not batching.window and not dataset.is_shuffled
     if dataset.is_stream or (alone and (sharing.in_order or not dataset.is_countable)):
@@ -88,13 +89,13 @@ def _warn_of_none(reason: str) -> None:
 
 @dataclass(frozen=True)
 class NumberedShare:
-    """A share of rows that have numbers, of which no other rank's are read."""
+    """A share of numbered rows; a rank does not read the rows of other ranks."""
 
     dataset: Pipeline
     sharing: Sharing
 
     def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
-        """Yield the batches that are left of an epoch."""
+        """Yield the remaining batches of an epoch."""
         rank, ranks, equal = self.sharing.rank, self.sharing.ranks, self.sharing.equal
         rows = self.dataset.num_rows
         assert rows is not None
@@ -123,7 +124,7 @@ class NumberedShare:
     def _chunks(
         self, position: Position, rows: int, batching: Batching, made: Made
     ) -> Iterator[Numbers]:
-        """Yield the numbers of the next rows, a block of whole batches at a time."""
+        """Yield the numbers of the next rows, in chunks of whole batches."""
         size, most = batching.size or 1, self.dataset.source.block_rows()
         begin, step = 0, min(most, batching.size or max(1, most // _FIRST_PART))
         while begin < rows:
@@ -134,37 +135,37 @@ class NumberedShare:
 
 
 class Made:
-    """The blocks that operations have made of rows, which may be larger than those they were given.
+    """The size of the rows that operations return, which may be larger than their input rows.
 
-    Images are decoded to twenty times their size, say.
+    For example, decoding images makes them about twenty times larger.
     """
 
     def __init__(self) -> None:
         self._row_bytes = 1.0
 
     def noted(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """Yield blocks, and take note of their size."""
+        """Yield blocks, and record the size of their rows."""
         for block in blocks:
             self._row_bytes = max(1.0, block.table.nbytes / max(1, block.table.num_rows))
             yield block
 
     def block_rows(self) -> int:
-        """Return how many rows make a block of the size that blocks are to have."""
+        """Return the number of rows that make a block of the standard size."""
         return max(1, int(BLOCK_BYTES / self._row_bytes))
 
 
 @dataclass(frozen=True)
 class StreamedShare:
-    """A share of rows that come one after another: every rank reads all, and keeps its own.
+    """A share of rows that come in sequence: every rank reads all of them and keeps its own.
 
-    As it is not known how many there are, rows are kept back until each rank has one more.
+    Because the number of rows is unknown, `equal` holds a row back until every rank has one.
     """
 
     dataset: Pipeline
     sharing: Sharing
 
     def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
-        """Yield the batches that are left of an epoch."""
+        """Yield the remaining batches of an epoch."""
         if batching.window:
             raise ConfigError(
                 "rows of a stream have no local_shuffle_buffer_size: shuffle the stream itself"
@@ -183,11 +184,11 @@ class StreamedShare:
         return (run for run in made if run.sizes[0] == batching.size)
 
     def _own(self, blocks: Iterator[Block], position: Position) -> Iterator[Block]:
-        """Yield this rank's rows; with `equal`, of rounds alone in which each rank has one."""
+        """Yield this rank's rows; with `equal`, only from rounds in which each rank has a row."""
         rank, ranks = self.sharing.rank, self.sharing.ranks
         row = place = 0
         held: Block | None = None
-        held_round = 0  # the row that is kept back is of this one
+        held_round = 0  # the round of the row that is held back
         for block in blocks:
             unseen = position.seen.unseen(np.arange(row, row + block.table.num_rows))
             places = np.arange(place, place + len(unseen))
@@ -198,7 +199,7 @@ class StreamedShare:
                 yield held
                 held = None
             if self.sharing.equal and place % ranks > rank and own.table.num_rows:
-                last = own.table.num_rows - 1  # others have none yet of this round
+                last = own.table.num_rows - 1  # other ranks have no row of this round yet
                 held, held_round = Block(own.table.slice(last, 1), own.origin), place // ranks
                 own = Block(own.table.slice(0, last), own.origin)
             if own.table.num_rows:

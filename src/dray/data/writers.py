@@ -1,4 +1,4 @@
-"""The rows of a pipeline, written down: into files, databases and places of one's own."""
+"""The output of a pipeline's rows to files, databases and custom sinks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dray.errors import ConfigError
 
 
 class Writers(Results):
-    """A pipeline whose rows can be written down."""
+    """A pipeline whose rows can be written."""
 
     def write_parquet(
         self,
@@ -48,20 +48,20 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files of Parquet into a directory, or a URL that fsspec knows.
+        """Write the rows as Parquet files into a directory, or to a URL that fsspec supports.
 
         Args:
             path: The directory.
             partition_cols: Columns whose values become directories, such as `kind=a`.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
-                nothing), "create" or "error" (raise).
+            mode: The action if the directory has files: "append", "overwrite", "ignore" (write
+                nothing), "create" or "error" (both raise).
             options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
                 `compression_level`, `use_dictionary` and `row_group_size` of `pyarrow.parquet`.
 
         Raises:
-            StorageError: They cannot be written, or something is there and is not to be.
+            StorageError: Writing failed, or `mode` forbids it because the directory has files.
         """
         names = ("compression", "compression_level", "use_dictionary", "row_group_size")
         rows, of_arrow = _of_writer("parquet", options, names)
@@ -80,13 +80,13 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files of CSV into a directory; see `write_parquet`.
+        """Write the rows as CSV files into a directory; see `write_parquet`.
 
         Args:
             path: The directory.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something.
+            mode: The action if the directory has files; see `write_parquet`.
             options: `num_rows_per_file`; `write_options` of `pyarrow.csv`.
         """
         rows, of_arrow = _of_writer("csv", options, ("write_options",))
@@ -102,7 +102,7 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files with a JSON object a line; see `write_csv`."""
+        """Write the rows as files of JSON lines, one object per row; see `write_csv`."""
         rows, _ = _of_writer("json", options)
         target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "json", to_json(), rows)
@@ -117,14 +117,14 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write a column as arrays in files of NumPy, one for a few MiB of rows.
+        """Write a column as NumPy files, each with an array of a few MiB of rows.
 
         Args:
             path: The directory.
             column: The column.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something.
+            mode: The action if the directory has files; see `write_parquet`.
             options: `num_rows_per_file`.
         """
         rows, _ = _of_writer("numpy", options)
@@ -147,12 +147,12 @@ class Writers(Results):
 
         Args:
             path: The directory.
-            column: The column, of arrays of pixels.
-            file_format: A format of Pillow, and the ending of names.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            column: The column, with arrays of pixels.
+            file_format: A format of Pillow, and the extension of the file names.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something.
-            options: Options of Ray's that dray does not need.
+            mode: The action if the directory has files; see `write_parquet`.
+            options: Other options of Ray Data; dray ignores them.
 
         Raises:
             MissingDependencyError: Pillow is not installed.
@@ -172,13 +172,13 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files of ORC into a directory; see `write_parquet`.
+        """Write the rows as ORC files into a directory; see `write_parquet`.
 
         Args:
             path: The directory.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something.
+            mode: The action if the directory has files; see `write_parquet`.
             options: `num_rows_per_file`; `compression`, `compression_block_size`,
                 `compression_strategy` and `stripe_size` of `pyarrow.orc.ORCWriter`.
         """
@@ -197,24 +197,24 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as samples into archives of WebDataset (tar) in a directory.
+        """Write the rows as samples into WebDataset archives (tar) in a directory.
 
-        A column becomes a file of each sample, with the column's name as its ending. The column
-        `__key__` has the names of samples; without it they are random.
+        Each column becomes a file of each sample, with the column's name as its extension. The
+        column `__key__` contains the names of the samples; without it they are random.
 
         Args:
             path: The directory.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            encoder: True makes bytes of values by the names of columns, as `read_webdataset` reads
-                them. A function takes a row and returns one of bytes and texts; a list has
-                several of these; None takes values as they are.
-            mode: The way to go on if there is something.
+            encoder: True converts values to bytes by the names of columns, so that
+                `read_webdataset` reads them back. A function takes a row and returns one with bytes
+                and strings; a list applies several encoders; None writes values as they are.
+            mode: The action if the directory has files; see `write_parquet`.
             options: `num_rows_per_file`.
 
         Raises:
-            ConfigError: A value is neither bytes nor text, or a `__key__` is in two rows, empty, or
-                has a dot in its name, at which the endings of its files would begin.
+            ConfigError: A value is neither bytes nor a string, or a `__key__` is in two rows, is
+                empty, or has a dot in its name, where the extensions of its files would begin.
         """
         rows, _ = _of_writer("webdataset", options)
         target = Target(os.fspath(path), mode, filesystem, filename_provider)
@@ -229,34 +229,36 @@ class Writers(Results):
         mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as `tf.train.Example` into files of TFRecord in a directory.
+        """Write the rows as `tf.train.Example` records into TFRecord files in a directory.
 
-        Checksums are calculated by Python, which takes a second for 5 to 10 MB.
+        Without google-crc32c, Python computes the checksums, which takes a second for 5 to 10 MB.
 
         Args:
             path: The directory.
-            filesystem: Of Arrow or fsspec; default: what the path says.
+            filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
             filename_provider: Names the files.
-            mode: The way to go on if there is something.
+            mode: The action if the directory has files; see `write_parquet`.
             options: `num_rows_per_file`.
 
         Raises:
-            ConfigError: A column has other than numbers, texts, bytes or lists of these.
+            ConfigError: A column contains values other than numbers, strings, bytes or lists of
+                these.
         """
         rows, _ = _of_writer("tfrecords", options)
         target = Target(os.fspath(path), mode, filesystem, filename_provider)
         write_files(self.blocks(), target, "tfrecords", to_tf_records(), rows)
 
     def write_sql(self, sql: str, connection_factory: Callable[[], Any], **options: object) -> None:
-        """Insert the rows into a table of a database, all of them or none.
+        """Insert the rows into a database table, all of them or none.
 
         Args:
-            sql: The statement, with a parameter for each column, in the order of the first rows.
-            connection_factory: Returns a connection as PEP 249 has it.
-            options: Options of Ray's that dray does not need.
+            sql: The statement, with a parameter for each column, in the column order of the first
+                rows.
+            connection_factory: Returns a connection as defined by PEP 249.
+            options: Other options of Ray Data; dray ignores them.
 
         Raises:
-            ConfigError: Later rows have a column that the first ones have not.
+            ConfigError: Later rows have a column that the first rows lack.
 
         Example:
             >>> import sqlite3, tempfile
@@ -296,22 +298,22 @@ class Writers(Results):
         description: str | None = None,
         **options: object,
     ) -> None:
-        """Write the rows into a table of Delta Lake, all of them or none; deltalake writes it.
+        """Write the rows into a Delta Lake table with deltalake, all of them or none.
 
         Args:
-            path: Its directory, or a URL that deltalake knows.
-            mode: The way to go on if there is a table: "append", "overwrite", "ignore" (write
-                nothing), "create" or "error" (raise).
+            path: The directory of the table, or a URL that deltalake supports.
+            mode: The action if the table exists: "append", "overwrite", "ignore" (write nothing),
+                "create" or "error" (both raise).
             partition_by: Columns whose values become directories of a new table.
-            storage_options: Credentials and the like, as `deltalake.write_deltalake` takes them.
-            schema_mode: "merge" adds columns that the table lacks, "error" raises.
-            name: Name of a new table.
-            description: Description of a new table.
-            options: Options of Ray's that dray does not need.
+            storage_options: Credentials and other options, as for `deltalake.write_deltalake`.
+            schema_mode: "merge" adds columns that the table lacks; "error" raises.
+            name: The name of a new table.
+            description: The description of a new table.
+            options: Other options of Ray Data; dray ignores them.
 
         Raises:
-            ConfigError: A column has tensors or objects, which Delta Lake does not hold, or there
-                is no such mode.
+            ConfigError: A column contains tensors or objects, which Delta Lake cannot store, or
+                `mode` is unknown.
             MissingDependencyError: deltalake is not installed.
         """
         _of_writer("delta", options)
@@ -343,19 +345,19 @@ class Writers(Results):
         storage_options: Mapping[str, Any] | None = None,
         **options: object,
     ) -> None:
-        """Write the rows into a dataset of Lance, all of them or none; pylance writes it.
+        """Write the rows into a Lance dataset with pylance, all of them or none.
 
         Args:
-            path: Its directory, or a URL that pylance knows.
-            schema: The columns and their types; default: as they are.
-            mode: The way to go on if there is one: "create" (raise), "append" or "overwrite".
-            max_rows_per_file: The most rows of a file.
+            path: The directory of the dataset, or a URL that pylance supports.
+            schema: The columns and their types; default: those of the rows.
+            mode: The action if the dataset exists: "create" (raise), "append" or "overwrite".
+            max_rows_per_file: The maximum number of rows of a file.
             data_storage_version: The version of the format; default: pylance's.
-            storage_options: Credentials and the like, as `lance.write_dataset` takes them.
-            options: Options of Ray's that dray does not need.
+            storage_options: Credentials and other options, as for `lance.write_dataset`.
+            options: Other options of Ray Data; dray ignores them.
 
         Raises:
-            ConfigError: A column has objects, or there is no such mode.
+            ConfigError: A column contains objects, or `mode` is unknown.
             MissingDependencyError: pylance is not installed.
         """
         _of_writer("lance", options)
@@ -375,11 +377,11 @@ class Writers(Results):
     def _reader(
         self, called: str, unknown: type[object], schema: pa.Schema | None = None
     ) -> pa.RecordBatchReader:
-        """Return all rows as other libraries take them, with columns of the same types.
+        """Return all rows as an Arrow reader for other libraries, with fixed column types.
 
         Args:
-            called: The format in messages.
-            unknown: Class of types that it does not have.
+            called: The name of the format in messages.
+            unknown: The class of types that the format does not support.
         """
         ready = self.materialize()
         found = schema or ready.arrow_schema() or pa.schema([])
@@ -392,14 +394,14 @@ class Writers(Results):
         return pa.RecordBatchReader.from_batches(kinds, batches)
 
     def write_datasink(self, datasink: Datasink[Any], **options: object) -> None:
-        """Write the rows to a place of your own, in this process.
+        """Write the rows to a sink of your own, in this process.
 
         Args:
-            datasink: The place.
-            options: Options of Ray's that dray does not need.
+            datasink: The sink.
+            options: Other options of Ray Data; dray ignores them.
 
         Raises:
-            ConfigError: It is none.
+            ConfigError: `datasink` is not a Datasink.
         """
         _of_writer("datasink", options)
         if not isinstance(datasink, Datasink):
@@ -408,7 +410,7 @@ class Writers(Results):
 
 
 _SQL_ROWS = 128
-# Options of Ray's writers for which dray has no use: they follow from the data or the machine.
+# Options of Ray's writers that dray ignores, because the data or the machine determines them.
 _UNUSED = (
     *("concurrency", "ray_remote_args", "try_create_dir", "min_rows_per_file"),
     "min_bytes_per_file",
@@ -419,7 +421,7 @@ _ROWS = ("max_rows_per_file", "num_rows_per_file")
 def _of_writer(
     kind: str, options: Mapping[str, object], names: Sequence[str] = ()
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the rows of a file, if that is said, and the options that Arrow gets."""
+    """Return the number of rows of a file, if given, and the options for Arrow."""
     known = (*_ROWS, *names)
     unknown = {name: options[name] for name in options if name not in (*_UNUSED, *known)}
     check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode", "filesystem", *known))

@@ -39,7 +39,7 @@ class ValueCounter(_OfValues):
 
     Args:
         on: The column.
-        alias_name: Name of the result; default: such as `value_counter(x)`.
+        alias_name: Name of the result; the default is such as `value_counter(x)`.
 
     Example:
         >>> import dray.data
@@ -81,7 +81,7 @@ class MissingValuePercentage(_Percentage):
 
     Args:
         on: The column.
-        alias_name: Name of the result; default: such as `missing_pct(x)`.
+        alias_name: Name of the result; the default is such as `missing_pct(x)`.
 
     Example:
         >>> import dray.data
@@ -106,7 +106,7 @@ class ZeroPercentage(_Percentage):
     Args:
         on: The column, of numbers.
         ignore_nulls: Whether rows without a value do not count; else they are no zeros.
-        alias_name: Name of the result; default: such as `zero_pct(x)`.
+        alias_name: Name of the result; the default is such as `zero_pct(x)`.
 
     Example:
         >>> import dray.data
@@ -134,7 +134,7 @@ class ApproximateQuantile(Quantile):
         on: The column, of numbers; NaN counts as no value.
         quantiles: The parts, from 0 to 1.
         quantile_precision: Nothing, as they are exact; Ray's.
-        alias_name: Name of the result; default: such as `approx_quantile(x)`.
+        alias_name: Name of the result; the default is such as `approx_quantile(x)`.
 
     Example:
         >>> import dray.data
@@ -176,7 +176,7 @@ class ApproximateTopK(_OfValues):
         on: The column.
         k: The number of values.
         log_capacity: Nothing, as it is exact; Ray's.
-        alias_name: Name of the result; default: such as `approx_topk(x)`.
+        alias_name: Name of the result; the default is such as `approx_topk(x)`.
         encode_lists: Whether values in lists are counted; else a list is a value itself.
 
     Example:

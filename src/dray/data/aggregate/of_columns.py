@@ -32,8 +32,8 @@ class OfColumn(AggregateFn):
 
     Args:
         on: The column.
-        ignore_nulls: Whether rows without a value are left out; else one makes the result null.
-        alias_name: Name of the result; default: such as `mean(x)`.
+        ignore_nulls: Whether to skip nulls; if False, one null makes the result null.
+        alias_name: Name of the result; the default is such as `mean(x)`.
 
     Attributes:
         on: The column; None for a number of rows.
@@ -161,7 +161,7 @@ class Std(OfColumn):
     Args:
         on: The column.
         ddof: The number that is taken from the number of rows.
-        ignore_nulls: Whether rows without a value are left out.
+        ignore_nulls: Whether to skip nulls.
         alias_name: Name of the result.
     """
 
@@ -240,7 +240,7 @@ class Quantile(AsList):
     Args:
         on: The column.
         q: The part, from 0 to 1.
-        ignore_nulls: Whether rows without a value are left out.
+        ignore_nulls: Whether to skip nulls.
         alias_name: Name of the result.
     """
 

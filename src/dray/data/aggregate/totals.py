@@ -90,8 +90,8 @@ class Totals(Parts):
         """Return the sum of a column, or of several as a dict; None without any value.
 
         Args:
-            on: The columns; None is all that are numbers.
-            ignore_nulls: Whether rows without a value are left out; else one makes the result None.
+            on: The columns; None selects all numeric columns.
+            ignore_nulls: Whether to skip nulls; if False, one null makes the result None.
         """
         return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
 

@@ -10,7 +10,7 @@ from dray.compat.attributes import attach_getattr
 
 require("pyarrow", "dray[data]")
 
-from dray.data.expressions.makers import (  # noqa: E402 (what is above says how to install it)
+from dray.data.expressions.makers import (  # noqa: E402 (after the check for pyarrow)
     col,
     download,
     lit,

@@ -34,7 +34,7 @@ class BlockMetadata:
     Attributes:
         num_rows: Their number; None if it is not known.
         size_bytes: Their bytes in memory; None if that is not known.
-        exec_stats: Nothing; Ray's.
+        exec_stats: Ignored; for compatibility with Ray.
         input_files: The files that they come from.
     """
 
@@ -81,7 +81,7 @@ class BlockAccessor:
         """Yield the rows as dicts.
 
         Args:
-            public_row_format: Nothing; Ray's.
+            public_row_format: Ignored; for compatibility with Ray.
         """
         return table_rows(self._table)
 

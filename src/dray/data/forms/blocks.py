@@ -14,7 +14,7 @@ from dray.errors import ConfigError, DataFunctionError, describe
 require("numpy", "dray[data]")
 require("pyarrow", "dray[data]")
 
-import numpy as np  # noqa: E402 (what is above says how to install it)
+import numpy as np  # noqa: E402 (after the check for pyarrow)
 import numpy.typing as npt  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402

@@ -34,8 +34,8 @@ class ActorPoolStrategy:
         size: The number.
         min_size: The least, if there is no number; the work begins with so many.
         max_size: The most, which there are if resources are free.
-        initial_size: Nothing; Ray's.
-        max_tasks_in_flight_per_actor: Nothing; Ray's.
+        initial_size: Ignored; for compatibility with Ray.
+        max_tasks_in_flight_per_actor: Ignored; for compatibility with Ray.
 
     Example:
         >>> import dray.data

@@ -107,11 +107,11 @@ class CustomKBinsDiscretizer(_Discretizer):
     Args:
         columns: The columns of numbers.
         bins: The edges of the bins, rising, or a `pandas.IntervalIndex`; or these by column.
-        right: Whether a bin has its upper edge, and not its lower one.
-        include_lowest: Whether the first one has its lower edge too.
-        duplicates: "raise" refuses edges that are equal, "drop" leaves them out.
-        dtypes: The `pandas.CategoricalDtype` whose categories columns get in place of numbers.
-        output_columns: Names of the numbers; default: those of the columns.
+        right: Whether a bin includes its upper edge rather than its lower edge.
+        include_lowest: Whether the first bin also includes its lower edge.
+        duplicates: "raise" raises an error if edges are equal; "drop" removes duplicates.
+        dtypes: A `pandas.CategoricalDtype` whose categories replace the numbers.
+        output_columns: Names of the numbers; default: the names of the columns.
 
     Raises:
         ConfigError: A column has no bins.
@@ -138,11 +138,11 @@ class UniformKBinsDiscretizer(_Discretizer):
     Args:
         columns: The columns of numbers.
         bins: The number of bins, or numbers by column.
-        right: Whether a bin has its upper edge, and not its lower one.
-        include_lowest: Whether the first one has its lower edge too.
-        duplicates: "raise" refuses edges that are equal, "drop" leaves them out.
-        dtypes: The `pandas.CategoricalDtype` whose categories columns get in place of numbers.
-        output_columns: Names of the numbers; default: those of the columns.
+        right: Whether a bin includes its upper edge rather than its lower edge.
+        include_lowest: Whether the first bin also includes its lower edge.
+        duplicates: "raise" raises an error if edges are equal; "drop" removes duplicates.
+        dtypes: A `pandas.CategoricalDtype` whose categories replace the numbers.
+        output_columns: Names of the numbers; default: the names of the columns.
 
     Raises:
         ConfigError: A column has no number of bins.

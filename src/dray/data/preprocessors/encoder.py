@@ -48,7 +48,7 @@ class OneHotEncoder(_HotEncoder):
     Args:
         columns: The columns.
         max_categories: The most categories of a column; the most frequent ones are kept.
-        output_columns: Names of the vectors; default: those of the columns.
+        output_columns: Names of the vectors; default: the names of the columns.
 
     Example:
         >>> import dray.data
@@ -158,7 +158,7 @@ class OrdinalEncoder(ColumnPreprocessor):
     Args:
         columns: The columns, of values or of lists.
         encode_lists: Whether a list becomes a list of numbers; else it is a value itself.
-        output_columns: Names of the numbers; default: those of the columns.
+        output_columns: Names of the numbers; default: the names of the columns.
 
     Example:
         >>> import dray.data
@@ -202,7 +202,7 @@ class MultiHotEncoder(_HotEncoder):
     Args:
         columns: The columns of lists.
         max_categories: The most categories of a column; the most frequent ones are kept.
-        output_columns: Names of the vectors; default: those of the columns.
+        output_columns: Names of the vectors; default: the names of the columns.
     """
 
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
@@ -227,7 +227,7 @@ class Categorizer(ColumnPreprocessor):
     Args:
         columns: The columns.
         dtypes: The `pandas.CategoricalDtype` of those whose categories are known.
-        output_columns: Names of the categories; default: those of the columns.
+        output_columns: Names of the categories; default: the names of the columns.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class SimpleImputer(ColumnPreprocessor):
         columns: The columns.
         strategy: "mean", "most_frequent" or "constant".
         fill_value: The constant.
-        output_columns: Names of the filled ones; default: their own.
+        output_columns: Names of the filled columns; default: the names of `columns`.
 
     Raises:
         ConfigError: The strategy is unknown, or there is no constant.

@@ -47,7 +47,7 @@ class StandardScaler(_Scaler):
 
     Args:
         columns: The columns.
-        output_columns: Names of the scaled ones; default: their own.
+        output_columns: Names of the scaled columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -69,7 +69,7 @@ class MinMaxScaler(_Scaler):
 
     Args:
         columns: The columns.
-        output_columns: Names of the scaled ones; default: their own.
+        output_columns: Names of the scaled columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -94,7 +94,7 @@ class MaxAbsScaler(_Scaler):
 
     Args:
         columns: The columns.
-        output_columns: Names of the scaled ones; default: their own.
+        output_columns: Names of the scaled columns; default: the names of `columns`.
     """
 
     def _asked(self, ds: Dataset) -> Row | None:
@@ -110,7 +110,7 @@ class RobustScaler(_Scaler):
     Args:
         columns: The columns.
         quantile_range: The parts of the rows that are below each quantile.
-        output_columns: Names of the scaled ones; default: their own.
+        output_columns: Names of the scaled columns; default: the names of `columns`.
         quantile_precision: Nothing, as quantiles are exact; Ray's.
     """
 

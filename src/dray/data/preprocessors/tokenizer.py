@@ -28,8 +28,8 @@ class Tokenizer(TextPreprocessor):
 
     Args:
         columns: The columns of text.
-        tokenization_fn: It takes a text, and returns words; default: what is between spaces.
-        output_columns: Names of the lists; default: those of the columns.
+        tokenization_fn: Splits a text into words; default: at spaces.
+        output_columns: Names of the lists; default: the names of the columns.
     """
 
     _is_fittable = False

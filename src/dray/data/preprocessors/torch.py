@@ -16,7 +16,7 @@ class TorchVisionPreprocessor(ColumnPreprocessor):
     Args:
         columns: The columns of arrays.
         transform: It takes an array, and returns a tensor or an array.
-        output_columns: Names of the new ones; default: those of the columns.
+        output_columns: Names of the new columns; default: the names of `columns`.
         batched: Whether it takes all arrays of a block at once, as one tensor of torch.
     """
 

@@ -28,7 +28,7 @@ class Normalizer(ColumnPreprocessor):
     Args:
         columns: The columns.
         norm: The kind of length: "l1", "l2" or "max".
-        output_columns: Names of the new ones; default: their own.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Raises:
         ConfigError: The norm is unknown.
@@ -69,7 +69,7 @@ class PowerTransformer(ColumnPreprocessor):
         columns: The columns.
         power: The power.
         method: "yeo-johnson", or "box-cox" for positive numbers.
-        output_columns: Names of the new ones; default: their own.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Raises:
         ConfigError: The method is unknown.

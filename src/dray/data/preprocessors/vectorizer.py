@@ -57,9 +57,9 @@ class CountVectorizer(_Vectorizer):
 
     Args:
         columns: The columns of text.
-        tokenization_fn: It takes a text, and returns words; default: what is between spaces.
+        tokenization_fn: Splits a text into words; default: at spaces.
         max_features: The most words of a column; the most frequent ones are kept.
-        output_columns: Names of the lists; default: those of the columns.
+        output_columns: Names of the lists; default: the names of the columns.
 
     Example:
         >>> import dray.data
@@ -105,8 +105,8 @@ class HashingVectorizer(_Vectorizer):
     Args:
         columns: The columns of text.
         num_features: The number of places.
-        tokenization_fn: It takes a text, and returns words; default: what is between spaces.
-        output_columns: Names of the lists; default: those of the columns.
+        tokenization_fn: Splits a text into words; default: at spaces.
+        output_columns: Names of the lists; default: the names of the columns.
 
     Example:
         >>> import dray.data

@@ -33,7 +33,7 @@ def read_sql(
         sql: The query.
         connection_factory: Returns a connection as PEP 249 has it, such as `sqlite3.connect(...)`.
         sql_params: Values of the query.
-        options: Options of Ray's that dray does not need.
+        options: Other options of Ray Data; dray ignores them.
 
     Example:
         >>> import sqlite3
@@ -69,7 +69,7 @@ def read_datasource(
         datasource: The source.
         parallelism: The number of tasks to ask it for; -1 is one for each 64 MiB.
         override_num_blocks: The same.
-        options: Options of Ray's that dray does not need.
+        options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_datasource, options)
     if not isinstance(datasource, Datasource):

@@ -37,16 +37,16 @@ def read_text(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         encoding: Their encoding.
         drop_empty_lines: Whether lines without text are left out.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        options: Options of Ray's that dray does not need.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_text, options)
     found = find_files(
@@ -72,14 +72,14 @@ def read_binary_files(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
-        include_paths: Whether there is a column `path`.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        options: Options of Ray's that dray does not need.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_binary_files, options)
     found = find_files(
@@ -111,17 +111,17 @@ def read_images(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         size: Height and width that images are brought to.
         mode: Mode of Pillow, such as "RGB", that images are brought to.
-        include_paths: Whether there is a column `path`.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns, such as
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values, such as
             `Partitioning("dir", base_dir, ["label"])`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        options: Options of Ray's that dray does not need.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         MissingDependencyError: Pillow is not installed.
@@ -166,15 +166,15 @@ def read_numpy(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
-        include_paths: Whether there is a column `path`.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
         allow_pickle: Whether to load arrays of objects, which may run any code.
-        options: Options of Ray's that dray does not need.
+        options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_numpy, options)
     found = find_files(

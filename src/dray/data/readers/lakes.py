@@ -42,14 +42,14 @@ def read_iceberg(
     Args:
         table_identifier: Its name, such as `"sales.orders"`.
         row_filter: Choice of rows, as pyiceberg has it: a text such as `"x > 3"`, or an expression.
-        parallelism: Nothing; Ray's.
+        parallelism: Ignored; for compatibility with Ray.
         selected_fields: The columns.
         snapshot_id: A state of the table; None is the newest.
         scan_kwargs: Further arguments of `Table.scan`.
         catalog_kwargs: The catalog, as `pyiceberg.catalog.load_catalog` takes it: `name`, `type`,
             `uri` and the like.
-        override_num_blocks: Nothing; Ray's.
-        options: Options of Ray's that dray does not need.
+        override_num_blocks: Ignored; for compatibility with Ray.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         MissingDependencyError: pyiceberg is not installed.
@@ -99,10 +99,10 @@ def read_delta(
         storage_options: Credentials and the like, as `deltalake.DeltaTable` takes them.
         filesystem: Of Arrow, with the table as its root; default: deltalake's.
         columns: Those to read; default: all.
-        parallelism: Nothing; Ray's.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        include_paths: Whether there is a column `path`, of the files.
-        override_num_blocks: Nothing; Ray's.
+        parallelism: Ignored; for compatibility with Ray.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        override_num_blocks: Ignored; for compatibility with Ray.
         options: Those of `pyarrow.dataset.Fragment.to_batches`, such as `filter`.
 
     Raises:
@@ -161,8 +161,8 @@ def read_lance(
         filter: Choice of rows, as SQL has it after WHERE.
         storage_options: Credentials and the like, as `lance.dataset` takes them.
         scanner_options: Further arguments of `LanceDataset.scanner`.
-        override_num_blocks: Nothing; Ray's.
-        options: Options of Ray's that dray does not need.
+        override_num_blocks: Ignored; for compatibility with Ray.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         ConfigError: There are no paths.

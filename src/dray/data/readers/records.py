@@ -38,7 +38,7 @@ def read_webdataset(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         decoder: True makes values of files by their endings: texts (txt), numbers (cls), objects
             (json), arrays (npy), images (jpg, png; "PIL" leaves them to Pillow), MessagePack (mp).
             A function takes a sample, a dict of bytes, and returns another one; a list has
@@ -46,17 +46,17 @@ def read_webdataset(
         fileselect: Names of the files that count: patterns, or a function.
         filerename: A function that makes another name of that of a file, or several.
         suffixes: Endings of the files that count, such as `["txt", "jpg"]`, or a function.
-        verbose_open: Nothing; Ray's.
+        verbose_open: Ignored; for compatibility with Ray.
         expand_json: Whether the fields of the object in `json` become columns.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
-            for `pyarrow.fs.FileSystem.open_input_stream`.
-        options: Options of Ray's that dray does not need.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        arrow_open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`, such as
+            `{"compression": "gzip"}` if the file extensions do not show it.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         ConfigError: A file is pickled (pt, pkl), which no decoder of dray's loads.
@@ -90,16 +90,16 @@ def read_avro(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
-            for `pyarrow.fs.FileSystem.open_input_stream`.
-        options: Options of Ray's that dray does not need.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        arrow_open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`, such as
+            `{"compression": "gzip"}` if the file extensions do not show it.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         MissingDependencyError: fastavro is not installed.
@@ -134,18 +134,18 @@ def read_tfrecords(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         tf_schema: The features and their kinds, a `tensorflow_metadata.proto.v0.schema_pb2.Schema`;
             all of them are lists then.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
-            for `pyarrow.fs.FileSystem.open_input_stream`.
-        options: Options of Ray's that dray does not need.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        arrow_open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`, such as
+            `{"compression": "gzip"}` if the file extensions do not show it.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         ConfigError: `tf_schema` is none.

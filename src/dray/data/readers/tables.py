@@ -44,20 +44,20 @@ def read_parquet(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: what the paths say.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         columns: Those to read; default: all.
         override_num_blocks: Number of places to read from in turn, at most one for each row
             group; default: up to 12. Each rank reads from its share of them.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values; default: such as `kind=a`.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values; default: `kind=a`.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
         schema: The columns and their types; default: those of all files, where a column that a
             file lacks is None, and has a type that holds the values of all files.
         allow_pickle: Whether to load values that were pickled, which may run any code.
-        options: Options of Ray's that dray does not need.
+        options: Other options of Ray Data; dray ignores them.
 
     Raises:
         ConfigError: There are no such files or columns, or one is pickled.
@@ -93,16 +93,16 @@ def read_csv(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: what the paths say.
-        override_num_blocks: Nothing; Ray's.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values; default: such as `kind=a`.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory; default: all files.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
-            for `pyarrow.fs.FileSystem.open_input_stream`.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        override_num_blocks: Ignored; for compatibility with Ray.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values; default: `kind=a`.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory; default: all files.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        arrow_open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`, such as
+            `{"compression": "gzip"}` if the file extensions do not show it.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
     of_arrow = known_options(read_csv, options, _OF_CSV)
@@ -139,16 +139,16 @@ def read_json(
         lines: Whether each line is a row, whatever it is: a list, whose values have their numbers
             for names, or an object with values of other types than those before. Else a file's
             beginning says what it holds.
-        filesystem: Of Arrow or fsspec; default: what the paths say.
-        override_num_blocks: Nothing; Ray's.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values; default: such as `kind=a`.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
-            for `pyarrow.fs.FileSystem.open_input_stream`.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        override_num_blocks: Ignored; for compatibility with Ray.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values; default: `kind=a`.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        arrow_open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`, such as
+            `{"compression": "gzip"}` if the file extensions do not show it.
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
     of_arrow = known_options(read_json, options, _OF_JSON)
@@ -176,14 +176,14 @@ def read_orc(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: the one that the paths name.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        include_paths: Whether there is a column `path`.
-        ignore_missing_paths: Whether paths without a file are left out.
-        file_extensions: Endings of the files that count in a directory.
-        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
-        options: Options of Ray's that dray does not need.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        ignore_missing_paths: Whether to skip missing paths.
+        file_extensions: Extensions of the files to read in a directory.
+        shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
+        options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_orc, options)
     found = find_files(

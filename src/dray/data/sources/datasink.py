@@ -29,7 +29,7 @@ class TaskContext:
     Attributes:
         task_idx: Its number among the writes.
         op_name: Name of the sink.
-        kwargs: Nothing; Ray's.
+        kwargs: Ignored; for compatibility with Ray.
     """
 
     task_idx: int
@@ -110,13 +110,13 @@ class _FileDatasink(Datasink[None]):
 
     Args:
         path: The directory, or a URL that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: what the path says.
-        try_create_dir: Nothing; Ray's.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
+        try_create_dir: Ignored; for compatibility with Ray.
         open_stream_args: As for `pyarrow.fs.FileSystem.open_output_stream`.
         filename_provider: Names the files.
         dataset_uuid: The beginning of names, without a provider.
         file_format: The ending of names, without a provider.
-        mode: The way to go on if there is something, as for `write_parquet`.
+        mode: The action if the directory has files, as for `write_parquet`.
 
     Attributes:
         path: The first argument.

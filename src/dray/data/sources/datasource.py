@@ -22,7 +22,7 @@ class ReadTask:
     Args:
         read_fn: It returns or yields blocks: tables of Arrow, DataFrames or dicts of columns.
         metadata: Facts about them.
-        schema: Nothing; Ray's.
+        schema: Ignored; for compatibility with Ray.
         per_task_row_limit: The most rows to read; None reads all.
 
     Attributes:
@@ -105,16 +105,16 @@ class FileBasedDatasource(Datasource):
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
-        filesystem: Of Arrow or fsspec; default: what the paths say.
-        schema: Nothing; Ray's.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
+        schema: Ignored; for compatibility with Ray.
         open_stream_args: As for `pyarrow.fs.FileSystem.open_input_stream`.
-        meta_provider: Nothing; Ray's.
-        partition_filter: Choice of files by the values that they have from their paths.
-        partitioning: Names of directories that are values of columns.
-        ignore_missing_paths: Whether paths without a file are left out.
-        shuffle: "files" or a FileShuffleConfig, for a random order of files.
-        include_paths: Whether there is a column `path`.
-        file_extensions: Endings of the files that count in a directory; default: those of the
+        meta_provider: Ignored; for compatibility with Ray.
+        partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
+        partitioning: The scheme by which directory names become values of columns.
+        ignore_missing_paths: Whether to skip missing paths.
+        shuffle: "files" or a FileShuffleConfig, to read files in a random order.
+        include_paths: Whether to add a column `path` with the path of each row's file.
+        file_extensions: Extensions of the files to read in a directory; default: those of the
             class, `_FILE_EXTENSIONS`.
     """
 

@@ -39,10 +39,10 @@ def find_files(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
-        endings: Endings of the files that count in a directory.
+        endings: Extensions of the files to read in a directory.
         filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
         passing: Chooses among them; None takes all.
-        ignore_missing: Whether paths without a file are left out.
+        ignore_missing: Whether to skip missing paths.
 
     Raises:
         NoSuchFileError: There is none, or none passes.

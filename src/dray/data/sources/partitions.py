@@ -42,7 +42,7 @@ class Partitioning:
         base_dir: The directory below which this is so; "dir" needs it.
         field_names: Names of the columns, from the outermost directory on; "dir" needs them.
         field_types: Types of them, such as `int`; others are text.
-        filesystem: Nothing; Ray's.
+        filesystem: Ignored; for compatibility with Ray.
 
     Raises:
         ConfigError: The style is unknown, or a part is missing.
