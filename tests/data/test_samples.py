@@ -99,6 +99,28 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
         dray.data.read_webdataset(str(pickled)).take_all()
 
 
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+# Records of IPTC: a number, a size, and the value; the last one is an image of any format.
+_RECORDS = [(3, 60, b"\1\0"), (3, 20, b"\0\x09"), (3, 30, b"\0\x09"), (3, 120, b"\5")]
+IPTC = b"".join(
+    struct.pack(">BBBH", 0x1C, *number, len(value)) + value
+    for *number, value in [*_RECORDS, (8, 10, POSTSCRIPT)]
+)
+
+
+@pytest.mark.parametrize(("kind", "content"), [("EPS", POSTSCRIPT), ("IPTC", IPTC)])
+def test_images_that_pillow_would_run_are_refused(
+    kind: str, content: bytes, tmp_path: Path
+) -> None:
+    pytest.importorskip("PIL")
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(StorageError, match=rf"a\.png .* in {kind}, and to show it may run"):
+        dray.data.read_images(tmp_path / "a.png").take()
+    archive = packed(tmp_path / "a.tar", {"1.png": content})
+    with pytest.raises(StorageError, match=rf"a\.tar .* in {kind}, and to show it may run"):
+        dray.data.read_webdataset(str(archive)).take()
+
+
 def test_samples_that_cannot_be_made_or_taken_apart_are_named(tmp_path: Path) -> None:
     path = str(packed(tmp_path / "a.tar", {"1.txt": b"one", "1.json": b"[1]", "2.txt": b"two"}))
     for options, kind, said in (
@@ -274,7 +296,9 @@ def test_a_file_of_tensorflow(tmp_path: Path) -> None:
         {"a": [], "b": None},
     ]
     whole = path.read_bytes()
-    for damaged in (whole[:-6], whole[:5], b"x" * 40, whole[:8] + b"0000" + whole[12:]):
+    endless = bytes(7) + b"\x10\xc4#N\x8e"  # a record of 2**60 bytes, and no memory for it
+    broken = (whole[:-6], whole[:5], b"x" * 40, whole[:8] + b"0000" + whole[12:], endless)
+    for damaged in broken:
         path.write_bytes(damaged)
         with pytest.raises(StorageError, match=r"1\.tfrecords cannot be read"):
             dray.data.read_tfrecords(str(path)).take_all()

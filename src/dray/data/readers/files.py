@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from dray.data.readers.arguments import FileOrder, in_order, known_options, rows
 from dray.data.sources import files
 from dray.data.sources.base import Filesystem
 from dray.data.sources.finding import Paths, find_files
+from dray.data.sources.images import open_image
 from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labels_from
 from dray.errors import StorageError, describe, shown_url
 
@@ -137,10 +137,10 @@ def read_images(
         from PIL import Image
 
         try:
-            image: Image.Image = Image.open(io.BytesIO(content))
+            image = open_image(content)
         except Image.UnidentifiedImageError as error:
             raise StorageError(f"{shown_url(path)} is no image that Pillow can read") from error
-        except Image.DecompressionBombError as error:
+        except (ValueError, Image.DecompressionBombError) as error:
             raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))

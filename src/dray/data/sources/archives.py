@@ -24,6 +24,7 @@ from dray.data.forms.blocks import Row, Table, Value, rows_to_table, table_rows
 from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem
 from dray.data.sources.files import by_file
 from dray.data.sources.finding import naming
+from dray.data.sources.images import open_image
 from dray.data.sources.partitions import Labels
 from dray.data.sources.writing import Writer, as_json
 from dray.errors import (
@@ -271,10 +272,7 @@ def _value(name: str, content: bytes, form: object) -> Value:
 
         return msgpack.unpackb(content, raw=False)
     if kind in _READ_IMAGES:
-        require("PIL", "pillow")
-        from PIL import Image
-
-        image = Image.open(io.BytesIO(content))
+        image = open_image(content)
         return image if form == "PIL" else np.asarray(image)
     if kind in ("pt", "pth", "pickle", "pkl"):
         raise ConfigError(

@@ -23,7 +23,7 @@ Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 Passing: TypeAlias = Callable[[list[str]], list[str]]
 
 _DAMAGED = (
-    *(ValueError, SyntaxError, EOFError, OverflowError, RecursionError),
+    *(ValueError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
     *(struct.error, tarfile.TarError),
 )
 
