@@ -184,6 +184,7 @@ def test_what_nobody_has_written_so_is_left_out(tmp_path: Path) -> None:
     plain = json.dumps(MANIFEST)
     texts = [
         plain.replace('"report": 1', '"report": 1e999'),
+        plain.replace('"world_size": 1', '"world_size": 1000000000000'),
         *(plain.replace(': {"metrics": {"a": 1}}', f": {metrics}") for metrics in CRAFTED_METRICS),
         *(plain.replace('"files": {}', f'"files": {files}') for files in CRAFTED_FILES),
     ]
@@ -219,6 +220,9 @@ def test_what_nobody_has_written_so_is_left_out(tmp_path: Path) -> None:
     for read in reads:
         with pytest.raises(StorageError, match=r"cannot be read: .* It is no file"):
             read()
+    os.mkfifo(tmp_path / ".run.json.draft")
+    with pytest.raises(StorageError, match=r"run\.json cannot be written"):
+        directory.write_run({})
     directory.storage.close()
 
 

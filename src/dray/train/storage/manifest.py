@@ -26,6 +26,8 @@ from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
 
 _FORMAT = 1
+# More than any run has: what goes on from a manifest keeps something for each.
+_MOST_RANKS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
         committed = Committed(
             path=path,
             report=int(manifest["report"]),
-            world_size=int(manifest["world_size"]),
+            world_size=_ranks(manifest["world_size"]),
             files=_files(manifest["files"]),
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
@@ -225,6 +227,13 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
             "directory"
         ) from error
     return committed
+
+
+def _ranks(described: Any) -> int:
+    count = int(described)
+    if not 0 <= count <= _MOST_RANKS:
+        raise ValueError(f"no run has {count} ranks")
+    return count
 
 
 def _files(described: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:

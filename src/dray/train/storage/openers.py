@@ -18,5 +18,5 @@ def regular(path: str, flags: int) -> int:
 
 
 def unlinked(path: str, flags: int) -> int:
-    """Open a file to write it, unless its name is a link, which may lead to any other one."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """Open a file to write it, unless it is a link, which may lead anywhere, or an unread pipe."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
