@@ -1,4 +1,4 @@
-"""Aggregates to ask of groups by their classes: `rows.groupby("kind").aggregate(Mean("x"))`."""
+"""Aggregates of groups, given as classes: `rows.groupby("kind").aggregate(Mean("x"))`."""
 
 from __future__ import annotations
 

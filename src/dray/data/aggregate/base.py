@@ -1,4 +1,4 @@
-"""Aggregates by functions of one's own, and how those of all kinds are calculated."""
+"""Aggregates by functions of your own, and the calculation of aggregates of all kinds."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dray.data.forms.names import free_names
 from dray.data.operations import UserFunction
 from dray.errors import ConfigError
 
-# A column, Arrow's name of a function, and its options.
+# A column, the name of an Arrow function, and its options.
 Asked: TypeAlias = tuple[str, str, pc.FunctionOptions | None]
 AccumulatorType = TypeVar("AccumulatorType")
 AggOutputType = TypeVar("AggOutputType")
 
 _ALL_ROWS = "_all rows"
-# Aggregates that Arrow makes of all rows too, in a tenth of the time.
+# Aggregates that Arrow can also compute of all rows without grouping, in a tenth of the time.
 _WITHOUT_GROUPS = ("sum", "min", "max", "mean", "count")
 
 
 class Rows(NamedTuple):
-    """Rows that are aggregated.
+    """The rows to aggregate.
 
     Attributes:
-        keys: The columns whose values make groups; none is one group.
+        keys: The columns whose values form groups; without any, all rows are one group.
     """
 
     chunks: Chunks
@@ -40,25 +40,25 @@ class Rows(NamedTuple):
 
 
 class AggregateFn:
-    """One value for each group, made by functions of your own; the classes below are faster.
+    """One value for each group, computed by your own functions; the built-in aggregates are faster.
 
-    All columns are held in memory for it.
+    All columns are held in memory.
 
     Args:
-        init: It takes the value of the key (a tuple of several; None without any), and returns
-            what to begin with.
-        merge: It puts two results together: not called here, where each group is in one piece.
+        init: Returns the initial accumulator for a key: a value, a tuple of several values, or None
+            without keys.
+        merge: Combines two accumulators; dray does not call it, because it accumulates each group
+            in one piece.
         name: Name of the result.
-        accumulate_row: It takes what there is so far and a row, a dict, and returns what there is
-            then.
-        accumulate_block: The same for all rows of a group, a `pyarrow.Table`.
-        finalize: It makes the result of what there is in the end; default: nothing more.
+        accumulate_row: Returns the new accumulator for an accumulator and a row (a dict).
+        accumulate_block: The same for all rows of a group, as a `pyarrow.Table`.
+        finalize: Returns the result for the last accumulator; default: the accumulator itself.
 
     Attributes:
         name: Name of the result.
 
     Raises:
-        ConfigError: There are both ways to accumulate, or none.
+        ConfigError: `accumulate_row` and `accumulate_block` are both given or both missing.
 
     Example:
         >>> import dray.data
@@ -68,7 +68,7 @@ class AggregateFn:
         {'longest': 4}
     """
 
-    # The column; None for all of them, or for a number of rows.
+    # The column; None for all columns, or for a number of rows.
     on: str | None = None
 
     def __init__(
@@ -90,7 +90,7 @@ class AggregateFn:
         return self.name.partition("(")[0]
 
     def get_target_column(self) -> str | None:
-        """Return the column; None for all of them, or for a number of rows."""
+        """Return the column; None for all columns, or for a number of rows."""
         return self.on
 
     def columns(self) -> list[str] | None:
@@ -98,15 +98,15 @@ class AggregateFn:
         return None if self.on is None else [self.on]
 
     def prepared(self, table: Table) -> Column:
-        """Return what Arrow aggregates: the numbers of rows."""
+        """Return the input of Arrow's aggregation: the row numbers."""
         return pa.array(np.arange(table.num_rows))
 
     def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of what is prepared."""
+        """Return the aggregations that Arrow runs on the prepared column."""
         return [(column, "list", None)]
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        """Return the results, made of what Arrow returns: the numbers of each group's rows."""
+        """Return the results, computed from Arrow's result: the row numbers of each group."""
         return to_column([self._of_group(rows, numbers) for numbers in found.to_pylist()])
 
     def _of_group(self, rows: Rows, numbers: list[int]) -> Value:
@@ -126,19 +126,20 @@ class AggregateFn:
 
 
 class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType]):
-    """One value for each group, made by the methods of a class of your own.
+    """One value for each group, computed by the methods of your own class.
 
-    The columns are held in memory for it: each group is aggregated in one piece.
+    The columns are held in memory: each group is aggregated in one piece.
 
     Args:
         name: Name of the result, such as `range(x)`.
-        zero_factory: It returns what a group without rows has: not called here, as there is none.
-        on: The column; None for all of them.
-        ignore_nulls: Whether rows without a value are to be left out; kept for the methods, as
-            `self._ignore_nulls`, beside the column's name, `self._target_col_name`.
+        zero_factory: Returns the accumulator of a group without rows; dray does not call it,
+            because there is no such group.
+        on: The column; None for all columns.
+        ignore_nulls: Whether to skip nulls. The methods must do this: they find the value in
+            `self._ignore_nulls`, and the column's name in `self._target_col_name`.
 
     Raises:
-        ConfigError: There is no name.
+        ConfigError: `name` is empty.
 
     Example:
         >>> import dray.data
@@ -181,7 +182,7 @@ class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType
 
     @abc.abstractmethod
     def aggregate_block(self, block: Table) -> AccumulatorType | None:
-        """Return rows, aggregated; None if they have no value.
+        """Return the accumulator of rows; None if they have no value.
 
         Args:
             block: The rows.
@@ -191,25 +192,25 @@ class AggregateFnV2(AggregateFn, abc.ABC, Generic[AccumulatorType, AggOutputType
     def combine(
         self, current_accumulator: AccumulatorType, new: AccumulatorType
     ) -> AccumulatorType:
-        """Return two parts of a group as one; not called here, where groups are whole.
+        """Combine two accumulators of a group; dray does not call it, because groups are whole.
 
         Args:
-            current_accumulator: The first part, aggregated.
-            new: The second part, aggregated.
+            current_accumulator: The accumulator of the first part.
+            new: The accumulator of the second part.
         """
 
     def finalize(self, accumulator: AccumulatorType) -> AggOutputType | None:
         """Return the result of a group.
 
         Args:
-            accumulator: Its rows, aggregated.
+            accumulator: The accumulator of its rows.
         """
         return accumulator  # type: ignore[return-value]
 
 
 @contextlib.contextmanager
 def _naming(aggregate: AggregateFn, table: Table) -> Iterator[None]:
-    """Raise that Arrow has no such aggregates of a type with the name of the column."""
+    """Raise an error with the column's name if Arrow lacks the aggregate for the column's type."""
     try:
         yield
     except pa.ArrowNotImplementedError as error:
@@ -219,7 +220,7 @@ def _naming(aggregate: AggregateFn, table: Table) -> Iterator[None]:
 
 
 def unfit(called: str, column: pa.Field) -> ConfigError:
-    """Return the error of a column whose values an aggregate cannot be made of."""
+    """Return the error for a column of which an aggregate cannot be computed."""
     return ConfigError(
         f"{called} cannot be made of column {column.name!r}, which is {column.type}: choose "
         "another one, or make values of it before that it can be made of"
@@ -240,7 +241,7 @@ def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
 
 
 def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[AggregateFn]) -> Table:
-    """Return the keys of a table's groups, each with its aggregates."""
+    """Return a table with the keys and aggregates of each group."""
     groups = with_plain(table.select(keys), keys) if keys else table
     if not keys:
         groups = pa.table({_ALL_ROWS: pa.repeat(0, table.num_rows)})
@@ -259,7 +260,7 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
         made = groups.group_by(by, use_threads=False).aggregate(every)
     except pa.ArrowNotImplementedError:
         for each, some in zip(listed, asked, strict=True):
-            with _naming(each, table):  # the first that Arrow makes none of either
+            with _naming(each, table):  # the first aggregate that Arrow cannot compute alone either
                 groups.slice(0, 0).group_by(by).aggregate(some)
         raise
     rows = Rows(Chunks(table), keys)

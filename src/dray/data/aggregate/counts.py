@@ -1,4 +1,4 @@
-"""Aggregates that count: values, the missing ones and the zeros, and the most frequent ones."""
+"""Aggregates that count: values, nulls, zeros and the most frequent values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dray.errors import ConfigError
 
 
 class _OfValues(AggregateFn):
-    """One result for each group, made of a column's values as rows have them."""
+    """One result for each group, computed from the Python values of a column."""
 
     on: str
 
@@ -35,11 +35,11 @@ class _OfValues(AggregateFn):
 
 
 class ValueCounter(_OfValues):
-    """The values, each once, and how often each is there: `{"values": [...], "counts": [...]}`.
+    """The distinct values and the count of each, as `{"values": [...], "counts": [...]}`.
 
     Args:
         on: The column.
-        alias_name: Name of the result; the default is such as `value_counter(x)`.
+        alias_name: Name of the result; default: a name such as `value_counter(x)`.
 
     Example:
         >>> import dray.data
@@ -60,7 +60,7 @@ class ValueCounter(_OfValues):
 
 
 def _counted(values: Sequence[Value]) -> list[tuple[Value, int]]:
-    """Return values, each once and in the order of their coming, and how often each is there."""
+    """Return the distinct values in the order of their first occurrence, with their counts."""
     found: dict[object, list[Value]] = {}
     for value in values:
         found.setdefault(hashable(value), []).append(value)
@@ -68,7 +68,7 @@ def _counted(values: Sequence[Value]) -> list[tuple[Value, int]]:
 
 
 class _Percentage(OfColumn):
-    """The part of rows of a kind, times 100; null if there are none to tell."""
+    """The percentage of rows of a kind; null if there are no rows to count."""
 
     _how = "mean"
 
@@ -77,11 +77,11 @@ class _Percentage(OfColumn):
 
 
 class MissingValuePercentage(_Percentage):
-    """The percentage of rows without a value, NaN among them.
+    """The percentage of rows that are null or NaN.
 
     Args:
         on: The column.
-        alias_name: Name of the result; the default is such as `missing_pct(x)`.
+        alias_name: Name of the result; default: a name such as `missing_pct(x)`.
 
     Example:
         >>> import dray.data
@@ -101,12 +101,12 @@ class MissingValuePercentage(_Percentage):
 
 
 class ZeroPercentage(_Percentage):
-    """The percentage of zeros.
+    """The percentage of rows that are zero.
 
     Args:
-        on: The column, of numbers.
-        ignore_nulls: Whether rows without a value do not count; else they are no zeros.
-        alias_name: Name of the result; the default is such as `zero_pct(x)`.
+        on: The column of numbers.
+        ignore_nulls: Whether to leave nulls out of the count; if False, they count as nonzero.
+        alias_name: Name of the result; default: a name such as `zero_pct(x)`.
 
     Example:
         >>> import dray.data
@@ -126,15 +126,15 @@ class ZeroPercentage(_Percentage):
 
 
 class ApproximateQuantile(Quantile):
-    """The values below which parts of the values are, as a list; they are exact here.
+    """The quantiles of a column, as a list; they are exact in dray.
 
-    Ray estimates them with Apache DataSketches, which holds less in memory.
+    Ray estimates them with Apache DataSketches, which uses less memory.
 
     Args:
-        on: The column, of numbers; NaN counts as no value.
-        quantiles: The parts, from 0 to 1.
-        quantile_precision: Nothing, as they are exact; Ray's.
-        alias_name: Name of the result; the default is such as `approx_quantile(x)`.
+        on: The column of numbers; NaN counts as null.
+        quantiles: The fractions of the quantiles, from 0 to 1.
+        quantile_precision: Ignored, because quantiles are exact; for compatibility with Ray.
+        alias_name: Name of the result; default: a name such as `approx_quantile(x)`.
 
     Example:
         >>> import dray.data
@@ -168,16 +168,17 @@ class ApproximateQuantile(Quantile):
 
 
 class ApproximateTopK(_OfValues):
-    """The most frequent values, as a list of such as `{"x": "a", "count": 2}`; it is exact here.
+    """The most frequent values, as a list such as `[{"x": "a", "count": 2}]`; exact in dray.
 
-    Ray estimates it with Apache DataSketches, which holds less in memory.
+    Ray estimates them with Apache DataSketches, which uses less memory.
 
     Args:
         on: The column.
         k: The number of values.
-        log_capacity: Nothing, as it is exact; Ray's.
-        alias_name: Name of the result; the default is such as `approx_topk(x)`.
-        encode_lists: Whether values in lists are counted; else a list is a value itself.
+        log_capacity: Ignored, because counts are exact; for compatibility with Ray.
+        alias_name: Name of the result; default: a name such as `approx_topk(x)`.
+        encode_lists: Whether to count the values inside lists; if False, a list counts as one
+            value.
 
     Example:
         >>> import dray.data

@@ -1,4 +1,4 @@
-"""Aggregates of a column's values, which Arrow calculates."""
+"""Aggregates of a column's values that Arrow computes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from dray.errors import ConfigError
 
 
 class OfColumn(AggregateFn):
-    """One value of a column for each group, which Arrow calculates.
+    """One value for each group, which Arrow computes from a column.
 
     Args:
         on: The column.
         ignore_nulls: Whether to skip nulls; if False, one null makes the result null.
-        alias_name: Name of the result; the default is such as `mean(x)`.
+        alias_name: Name of the result; default: a name such as `mean(x)`.
 
     Attributes:
         on: The column; None for a number of rows.
         name: Name of the result.
     """
 
-    # Arrow's name of the function, and the name that results have.
+    # The name of the Arrow function, and the prefix of the results' names.
     _how = ""
     _called = ""
 
@@ -61,7 +61,7 @@ class OfColumn(AggregateFn):
         return self.of_values(plain_values(table.column(self.on)))
 
     def of_values(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
+        """Return the values to aggregate in place of the column's values."""
         return values
 
     def asked(self, column: str) -> list[Asked]:
@@ -75,7 +75,7 @@ class OfColumn(AggregateFn):
 
 
 class Count(OfColumn):
-    """The number of rows, or of those that have a value if nulls are to be left out."""
+    """The number of rows, or of non-null values if nulls are skipped."""
 
     _how = "count"
 
@@ -89,7 +89,7 @@ class Count(OfColumn):
 
 
 class CountDistinct(Count):
-    """The number of values that differ."""
+    """The number of distinct values."""
 
     _how = "count_distinct"
 
@@ -97,12 +97,12 @@ class CountDistinct(Count):
         super().__init__(on, ignore_nulls, alias_name)
 
     def of_values(self, values: Column) -> Column:
-        kind = values.type  # Arrow counts null among none but null
+        kind = values.type  # Arrow counts a column of the type null as having no null
         return _first_rows(values) if is_compound(kind) or pa.types.is_null(kind) else values
 
 
 def _first_rows(values: Column) -> Column:
-    """Return the number of the first row that has the value of each row; null stays null."""
+    """Return the number of the first row with the value of each row; null stays null."""
     first: dict[Hashable, int] = {}
     numbers = [
         None if value is None else first.setdefault(hashable(value), row)
@@ -112,7 +112,7 @@ def _first_rows(values: Column) -> Column:
 
 
 class Sum(OfColumn):
-    """The sum; an error where it is a whole number of more than 64 bits."""
+    """The sum; a sum of integers that does not fit into 64 bits is an error."""
 
     _how = "sum"
 
@@ -136,16 +136,16 @@ class Max(OfColumn):
 
 
 class AbsMax(Max):
-    """The greatest value without its sign."""
+    """The greatest absolute value."""
 
     _called = "abs_max"
 
     def of_values(self, values: Column) -> Column:
-        if pa.types.is_signed_integer(values.type):  # whose least has no counterpart
+        if pa.types.is_signed_integer(values.type):  # abs(-128) does not fit int8
             values = values.cast(pa.int64())
         try:
             return pc.abs_checked(values)
-        except pa.ArrowInvalid:  # the least one of these has a counterpart without a sign alone
+        except pa.ArrowInvalid:  # only uint64 holds the absolute value of the least int64
             return pc.abs(values).cast(pa.uint64(), safe=False)
 
 
@@ -156,11 +156,11 @@ class Mean(OfColumn):
 
 
 class Std(OfColumn):
-    """The standard deviation; NaN of values that are no more than `ddof`.
+    """The standard deviation; NaN if there are at most `ddof` values.
 
     Args:
         on: The column.
-        ddof: The number that is taken from the number of rows.
+        ddof: Delta degrees of freedom: the divisor is the number of values minus `ddof`.
         ignore_nulls: Whether to skip nulls.
         alias_name: Name of the result.
     """
@@ -183,13 +183,13 @@ class Std(OfColumn):
         return [(column, self._how, options), (column, "mean", self._options())]
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
-        # NaN of too few values, null of none
+        # NaN if there are too few values, null if there are none.
         too_few = pc.and_(pc.is_null(found), pc.is_valid(beside[0]))
         return pc.if_else(too_few, math.nan, found)
 
 
 class AsList(OfColumn):
-    """All values, null among them unless nulls are to be left out."""
+    """All values as a list; nulls are included unless they are skipped."""
 
     _how = "list"
 
@@ -200,7 +200,7 @@ class AsList(OfColumn):
         return self._rows(values) if is_compound(values.type) else values
 
     def _rows(self, values: Column) -> Column:
-        """Return the numbers of rows, for values of which Arrow makes no lists."""
+        """Return row numbers in place of values of types that Arrow cannot put into lists."""
         each = enumerate(column_to_values(values))
         return pa.array([None if value is None else row for row, value in each], pa.int64())
 
@@ -220,7 +220,7 @@ class AsList(OfColumn):
 
 @checked_arguments("Unique")
 class Unique(AsList):
-    """The values, each once."""
+    """The distinct values as a list."""
 
     _how, _called = "distinct", "unique"
 
@@ -235,11 +235,11 @@ class Unique(AsList):
 
 
 class Quantile(AsList):
-    """The value below which a part of the values is.
+    """A quantile of a column.
 
     Args:
         on: The column.
-        q: The part, from 0 to 1.
+        q: The fraction of the quantile, from 0 to 1.
         ignore_nulls: Whether to skip nulls.
         alias_name: Name of the result.
     """

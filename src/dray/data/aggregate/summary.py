@@ -1,4 +1,4 @@
-"""The summary of a dataset: statistics of each column, as its type has them."""
+"""The summary of a dataset: statistics of each column, depending on its type."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dray.errors import ConfigError
 
 __all__ = ["DatasetSummary"]
 
-# Makes the aggregates of a column that are to be known, given its name.
+# Returns the aggregates of a column, given its name.
 Choice: TypeAlias = Callable[[str], Sequence[AggregateFn]]
 
 
 @dataclass(frozen=True)
 class DatasetSummary:
-    """Statistics of a dataset's columns; `Dataset.summary` makes it.
+    """Statistics of a dataset's columns, returned by `Dataset.summary`.
 
     Attributes:
-        dataset_schema: The schema of the dataset, of Arrow.
-        columns: The columns that it is about.
-        statistics: Statistics by their names, of each column that has them.
+        dataset_schema: The Arrow schema of the dataset.
+        columns: The columns with statistics.
+        statistics: The name of each statistic -> column -> value.
     """
 
     STATISTIC_COLUMN: ClassVar[str] = "statistic"
@@ -55,10 +55,10 @@ class DatasetSummary:
         return self._frame({name: name for name in sorted(self.columns)}, sorted(self.statistics))
 
     def get_column_stats(self, column: str) -> Frame:
-        """Return a DataFrame with the statistics of a column, as `statistic` and `value`.
+        """Return a DataFrame with a column's statistics, in the columns `statistic` and `value`.
 
         Raises:
-            ConfigError: It is about no such column.
+            ConfigError: The summary does not include the column.
             MissingDependencyError: pandas is not installed.
         """
         check_column(dict.fromkeys(self.columns), [column])
@@ -78,14 +78,14 @@ class DatasetSummary:
 def chosen(
     schema: pa.Schema, columns: Sequence[str] | None, own: Mapping[DataType, Choice] | None
 ) -> list[AggregateFn]:
-    """Return the aggregates that are to be known of a dataset.
+    """Return the aggregates for the summary of a dataset.
 
     Args:
-        columns: The columns; None is all.
-        own: Choices by types of columns, in place of the usual ones.
+        columns: The columns; None selects all columns.
+        own: Functions by column type that replace the default aggregates.
 
     Raises:
-        ConfigError: A column is not there, or nothing is to be known.
+        ConfigError: A column is missing, or there is no aggregate to compute.
     """
     check_column(schema.empty_table(), columns or ())
     choices = {kind.to_arrow_dtype(): choice for kind, choice in (own or {}).items()}
@@ -101,7 +101,7 @@ def chosen(
 def summarized(
     schema: pa.Schema, aggregates: Sequence[AggregateFn], values: Sequence[Value]
 ) -> DatasetSummary:
-    """Return the summary that aggregates make; lists among their values become several."""
+    """Return the summary for the values of aggregates; a list becomes several statistics."""
     statistics: dict[str, dict[str, Value]] = {}
     columns: dict[str, None] = {}
     for each, value in zip(aggregates, values, strict=True):

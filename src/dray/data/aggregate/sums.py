@@ -1,4 +1,4 @@
-"""Sums of whole numbers, of which Arrow would keep no more than the last 64 bits."""
+"""Sums of integers; Arrow alone would keep only the lowest 64 bits of a sum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WIDE = pa.decimal128(38, 0)
 
 
 def summable(values: Column) -> Column:
-    """Return whole numbers in a type that holds their sum, whatever groups they are in."""
+    """Return integers in a type that can hold their sum in any group."""
     if not pa.types.is_integer(values.type):
         return values
     ends = pc.min_max(values).as_py().values()
@@ -21,14 +21,14 @@ def summable(values: Column) -> Column:
 
 
 def summed(found: Column, kind: pa.DataType, called: str) -> Column:
-    """Return sums of what `summable` has made, of the type that they have in Arrow.
+    """Return the sums of values from `summable`, in Arrow's usual type for sums.
 
     Args:
         kind: The type of the numbers.
-        called: Name of the sums in messages.
+        called: The name of the sums in messages.
 
     Raises:
-        ConfigError: One is a whole number of more than 64 bits.
+        ConfigError: A sum of integers does not fit into 64 bits.
     """
     if not pa.types.is_integer(kind) or not pa.types.is_decimal(found.type):
         return found

@@ -1,4 +1,4 @@
-"""The groups of a dataset, aggregates of all rows, and their summary."""
+"""Groups of a dataset, aggregates of all rows, and the summary of all columns."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Totals(Parts):
     def groupby(
         self: T, key: str | Sequence[str] | None, num_partitions: int | None = None
     ) -> GroupedData[T]:
-        """Return the rows by the values of some columns, to be aggregated; None is one group.
+        """Return the rows grouped by the values of some columns; None makes a single group.
 
         Args:
             key: The columns.
-            num_partitions: Nothing; Ray's, into how many parts it cuts the rows.
+            num_partitions: Ignored; for compatibility with Ray.
         """
         return GroupedData(self, named_columns([] if key is None else key, "groupby"))
 
     def unique(self, column: str, ignore_nulls: bool = False) -> list[Value]:
-        """Return the values of a column, each once; null as well, unless it is left out."""
+        """Return the distinct values of a column, with None for null unless nulls are ignored."""
         found = relational.unique(self.only([column]).blocks(), column)
         return [value for value in found if value is not None] if ignore_nulls else found
 
     def aggregate(self, *aggs: AggregateFn) -> Row | None:
-        """Return aggregates of all rows by their names, such as `aggregate(Max("x"))`.
+        """Return aggregates of all rows as a dict by name, for example of `aggregate(Max("x"))`.
 
-        None if there are no rows.
+        If there are no rows, return None.
         """
         row = self.groupby(None).aggregate(*aggs).take(1)
         return row[0] if row else None
@@ -49,19 +49,20 @@ class Totals(Parts):
         columns: str | Sequence[str] | None = None,
         override_dtype_agg_mapping: Mapping[DataType, summary.Choice] | None = None,
     ) -> summary.DatasetSummary:
-        """Return statistics of the columns; all rows are kept for it, as by `materialize`.
+        """Return statistics of the columns; all rows are stored for this, as by `materialize`.
 
-        Of numbers their count, mean, least, greatest, standard deviation, median, and the
-        percentages of missing values and zeros; of times the ends and the percentage; of all else
-        the percentage and the ten most frequent values.
+        - Numbers: count, mean, minimum, maximum, standard deviation, median, and the percentages of
+          missing values and of zeros.
+        - Times: count, minimum, maximum, and the percentage of missing values.
+        - Other types: count, the percentage of missing values, and the ten most frequent values.
 
         Args:
-            columns: The columns; None is all.
-            override_dtype_agg_mapping: Functions that make other aggregates of a column's name, by
-                the type of columns, such as `{DataType.int64(): lambda name: [Max(name)]}`.
+            columns: The columns; None selects all columns.
+            override_dtype_agg_mapping: A dict of column type -> function from a column's name to
+                its aggregates, such as `{DataType.int64(): lambda name: [Max(name)]}`.
 
         Raises:
-            ConfigError: A column is not there, or there are no rows.
+            ConfigError: A column is missing, or there are no rows.
 
         Example:
             >>> import dray.data
@@ -69,7 +70,7 @@ class Totals(Parts):
             >>> summary.statistics["mean"], summary.statistics["max"]
             ({'id': 1.0}, {'id': 2})
         """
-        made = self.materialize()  # as the first rows do not tell the types of all
+        made = self.materialize()  # the first rows may lack columns and types of later ones
         schema = made.arrow_schema()
         if schema is None:
             raise ConfigError("summary has nothing to tell of: there are no rows")
@@ -87,7 +88,7 @@ class Totals(Parts):
         return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
 
     def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the sum of a column, or of several as a dict; None without any value.
+        """Return the sum of a column, or a dict of sums for several; None if there is no value.
 
         Args:
             on: The columns; None selects all numeric columns.
@@ -96,19 +97,19 @@ class Totals(Parts):
         return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
 
     def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the least value of a column, or of several as a dict; see `sum`."""
+        """Return the least value of a column, or a dict of them for several; see `sum`."""
         return self._aggregated("min", on, ignore_nulls=ignore_nulls)
 
     def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the greatest value of a column, or of several as a dict; see `sum`."""
+        """Return the greatest value of a column, or a dict of them for several; see `sum`."""
         return self._aggregated("max", on, ignore_nulls=ignore_nulls)
 
     def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
-        """Return the mean of a column, or of several as a dict; see `sum`."""
+        """Return the mean of a column, or a dict of them for several; see `sum`."""
         return self._aggregated("mean", on, ignore_nulls=ignore_nulls)
 
     def std(
         self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True
     ) -> Value:
-        """Return the standard deviation of a column, or of several as a dict; see `sum`."""
+        """Return the standard deviation of a column, or a dict of them for several; see `sum`."""
         return self._aggregated("std", on, ddof=ddof, ignore_nulls=ignore_nulls)

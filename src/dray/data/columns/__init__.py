@@ -1,1 +1,1 @@
-"""Calculations on columns, as expressions ask for them: conditions, projections, kernels."""
+"""Calculations on columns for expressions: conditions, projections, kernels."""

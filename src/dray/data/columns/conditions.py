@@ -1,4 +1,4 @@
-"""Conditions of rows as text, such as `"age > 30 and name in ['Ada']"`, as expressions."""
+"""Conditions as strings, such as `"age > 30 and name in ['Ada']"`, parsed to expressions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _CALCULATED: Mapping[type[ast.operator], Two] = {
 
 
 def parsed(text: str) -> Expr:
-    """Return the expression that a condition in Python's syntax means.
+    """Return the expression for a condition in Python syntax.
 
     Args:
-        text: Columns by name (`a.b` is one too), numbers, strings and lists of them, comparisons,
-            `in`, `is None`, `and`, `or`, `not`, and `+ - * /`.
+        text: Column names (also with dots, as in `a.b`), numbers, strings and lists of them,
+            comparisons, `in`, `is None`, `and`, `or`, `not`, and `+ - * /`.
 
     Raises:
-        ConfigError: It has anything else in it, or is no condition.
+        ConfigError: `text` contains anything else, or is not a condition.
     """
     try:
         meant = _of(ast.parse(text, mode="eval").body)

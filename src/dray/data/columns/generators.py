@@ -1,4 +1,4 @@
-"""Values of rows that follow from no column: random and rising numbers, texts of their own."""
+"""Values that depend on no column: random numbers, increasing numbers and unique strings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import xxhash
 from dray.checks import seed_of
 from dray.data.forms.blocks import Column, Table
 
-# Bits of a rising number that count rows of a process; those above are the process's.
+# The lower bits count rows within a process; the bits above them identify the process.
 _ROW_BITS = 33
 
 
@@ -22,8 +22,8 @@ class RandomNumbers:
     """Random numbers from 0 to below 1.
 
     Args:
-        seed: Decides them, with the rows that they are beside; None is a random one.
-        reseed: Whether each call makes other numbers.
+        seed: The seed, used together with the rows of the block; None draws one.
+        reseed: Whether each call returns other numbers.
     """
 
     def __init__(self, seed: int | None, reseed: bool) -> None:
@@ -35,7 +35,7 @@ class RandomNumbers:
         return pa.array(np.random.default_rng(self._of(table)).random(table.num_rows))
 
     def _of(self, table: Table) -> list[int] | None:
-        """Return the seed of a table's numbers; None is a random one."""
+        """Return the seed of a table's numbers; None for random numbers."""
         if self._seed is None:
             return None
         content = xxhash.xxh3_64()
@@ -46,9 +46,10 @@ class RandomNumbers:
 
 
 class RisingNumbers:
-    """Whole numbers that rise in a process, and that no other rows have.
+    """Integers that increase within a process and are unique for each row.
 
-    Those of the process that this was made in are small; others have a number of their own above.
+    The process that created this object has small numbers. In other processes, the upper bits hold
+    a number of the process.
     """
 
     def __init__(self) -> None:
@@ -63,10 +64,10 @@ class RisingNumbers:
 
 
 class _Process:
-    """The rows of a process that have got numbers.
+    """The rows of a process that have numbers.
 
     Attributes:
-        number: A random number of the process's own.
+        number: A random number that identifies the process.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class _Process:
         self.number = 1 + secrets.randbelow((1 << 63 - _ROW_BITS) - 1)
 
     def take(self, rows: int) -> int:
-        """Return the first of so many numbers."""
+        """Reserve `rows` consecutive numbers, and return the first."""
         with self._lock:
             self._rows += rows
             return self._rows - rows
@@ -84,10 +85,10 @@ _PROCESSES: dict[int, _Process] = {}
 
 
 def _here() -> _Process:
-    """Return this process, which is another one after a fork."""
+    """Return the record of this process; a forked process gets a new one."""
     return _PROCESSES.get(os.getpid()) or _PROCESSES.setdefault(os.getpid(), _Process())
 
 
 def uuids(table: Table) -> Column:
-    """Return a text for each row that no other has."""
+    """Return a unique string for each row."""
     return pa.array([str(uuid.uuid4()) for _ in range(table.num_rows)], pa.string())

@@ -1,6 +1,6 @@
-"""Functions on columns that Arrow has no function of its own for, with Ray Data's results.
+"""Functions on columns that Arrow lacks, with the results of Ray Data.
 
-Each takes columns or single values, as those of `pyarrow.compute` do.
+Each takes columns or single values, like the functions of `pyarrow.compute`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dray.errors import ConfigError
 
 
 def add(left: Value, right: Value) -> Value:
-    """Return sums, or texts put together."""
+    """Return sums of numbers, or concatenated strings."""
     sides = [_decoded(left), _decoded(right)]
     if not any(map(_is_text, sides)):
         return pc.add(*sides)
@@ -44,40 +44,40 @@ def _is_text(value: Value) -> bool:
 
 
 def floor_divide(left: Value, right: Value) -> Value:
-    """Return quotients without what is behind the point; those of whole numbers lose it anyway."""
+    """Return quotients rounded down; quotients of integers are truncated."""
     return pc.floor(pc.divide(left, right))
 
 
 def modulo(left: Value, right: Value) -> Value:
-    """Return what is left over by `floor_divide`."""
+    """Return the remainders of `floor_divide`."""
     return pc.subtract(left, pc.multiply(floor_divide(left, right), right))
 
 
 def is_in(values: Value, among: Value) -> Value:
-    """Return whether values are among some others."""
+    """Return whether each value is in a list of values."""
     among = among.as_py() if isinstance(among, pa.Scalar) else among
     known = among if isinstance(among, pa.Array | pa.ChunkedArray) else pa.array(among)
     return pc.is_in(values, known)
 
 
 def not_in(values: Value, among: Value) -> Value:
-    """Return whether values are not among some others."""
+    """Return whether each value is missing from a list of values."""
     return pc.invert(is_in(values, among))
 
 
 def strip(texts: Value, characters: str | None = None) -> Value:
-    """Return texts without blanks, or without some characters, at both ends."""
+    """Return strings without whitespace, or without given characters, at both ends."""
     return pc.utf8_trim_whitespace(texts) if characters is None else pc.utf8_trim(texts, characters)
 
 
 def lstrip(texts: Value, characters: str | None = None) -> Value:
-    """Return the same with the left end alone."""
+    """Return strings stripped at the left end only."""
     blank = characters is None
     return pc.utf8_ltrim_whitespace(texts) if blank else pc.utf8_ltrim(texts, characters)
 
 
 def rstrip(texts: Value, characters: str | None = None) -> Value:
-    """Return the same with the right end alone."""
+    """Return strings stripped at the right end only."""
     blank = characters is None
     return pc.utf8_rtrim_whitespace(texts) if blank else pc.utf8_rtrim(texts, characters)
 
@@ -85,7 +85,7 @@ def rstrip(texts: Value, characters: str | None = None) -> Value:
 def pad(
     texts: Value, width: int, fillchar: str = " ", side: Literal["left", "right", "both"] = "right"
 ) -> Value:
-    """Return texts of a width at least."""
+    """Return strings padded to a minimum width."""
     by_side = {"left": pc.utf8_lpad, "right": pc.utf8_rpad, "both": pc.utf8_center}
     if side not in by_side:
         raise ConfigError(f"side must be 'left', 'right' or 'both', not {side!r}")
@@ -93,29 +93,29 @@ def pad(
 
 
 def ceil_times(times: Value, unit: str) -> Value:
-    """Return the next times of a whole unit, such as "day"."""
+    """Return times rounded up to a whole unit, such as "day"."""
     return pc.ceil_temporal(times, multiple=1, unit=unit)
 
 
 def floor_times(times: Value, unit: str) -> Value:
-    """Return the last times of a whole unit."""
+    """Return times rounded down to a whole unit."""
     return pc.floor_temporal(times, multiple=1, unit=unit)
 
 
 def round_times(times: Value, unit: str) -> Value:
-    """Return the nearest times of a whole unit."""
+    """Return times rounded to the nearest whole unit."""
     return pc.round_temporal(times, multiple=1, unit=unit)
 
 
 def slice_lists(
     lists: Value, start: int | None = None, stop: int | None = None, step: int | None = None
 ) -> Value:
-    """Return a part of each list."""
+    """Return a slice of each list."""
     return pc.list_slice(lists, start or 0, stop, 1 if step is None else step)
 
 
 def to_list(lists: Column) -> Column:
-    """Return lists of one length as lists of any."""
+    """Return fixed-size lists as variable-size lists."""
     kind = _kind_of_lists(lists, "to_list")
     return lists.cast(pa.list_(kind.value_type)) if pa.types.is_fixed_size_list(kind) else lists
 
@@ -125,7 +125,7 @@ def sort_lists(
     order: Literal["ascending", "descending"] = "ascending",
     null_placement: Literal["at_start", "at_end"] = "at_end",
 ) -> Column:
-    """Return lists with their values in order."""
+    """Return lists with their values sorted."""
     kind = _kind_of_lists(lists, "sort")
     lists = one_chunk(to_list(lists))
     lengths = _lengths(lists)
@@ -139,7 +139,7 @@ def sort_lists(
 
 
 def flatten_lists(lists: Column) -> Column:
-    """Return lists of lists as lists of the values in those."""
+    """Return nested lists flattened by one level."""
     _kind_of_lists(lists, "flatten")
     lists = one_chunk(lists)
     inner = pc.list_flatten(lists)
@@ -176,7 +176,7 @@ def _kind_of_lists(column: Column, taker: str) -> pa.DataType:
 
 
 def _lengths(lists: pa.Array) -> Array:
-    """Return the number of values of each list, none for null."""
+    """Return the length of each list; 0 for null."""
     lengths: Array = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return lengths
 
@@ -186,18 +186,18 @@ def _ends(lengths: Array) -> Array:
 
 
 def _lists_of(values: Column, ends: Array, like: pa.Array) -> pa.Array:
-    """Return lists that end at some of the values, null where other lists are."""
+    """Return lists with these values and ends, null where the lists of `like` are null."""
     large = pa.types.is_large_list(like.type)
     made, kind = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
     return made.from_arrays(pa.array(ends, kind), one_chunk(values), mask=like.is_null())
 
 
-# Functions of users.
+# Users' functions.
 
 
 @dataclass(frozen=True)
 class UserKernel:
-    """A function of the user, whose results become columns of Arrow."""
+    """A user's function whose results become Arrow columns."""
 
     function: Callable[..., Value]
 
@@ -206,7 +206,7 @@ class UserKernel:
         return str(getattr(self.function, "__name__", type(self.function).__name__))
 
     def __call__(self, *arguments: Value, **named: Value) -> Column:
-        """Return the column that the function makes of others."""
+        """Return the function's result for some columns as a column."""
         given = [self.function(*arguments, **named)]
         if isinstance(given[0], str) or not hasattr(given[0], "__len__"):
             raise ConfigError(
@@ -218,7 +218,7 @@ class UserKernel:
 
 
 class LateInstance:
-    """An instance of a user's class, made in the process that calls it."""
+    """A user's class that is instantiated in the process that calls it."""
 
     def __init__(self, kind: type, arguments: Sequence[object], named: Mapping[str, object]):
         self._how = kind, arguments, named
@@ -233,5 +233,5 @@ class LateInstance:
         return LateInstance, self._how
 
     def __call__(self, *arguments: object, **named: object) -> Value:
-        """Return what the instance returns."""
+        """Return the result of calling the instance."""
         return self._made(*arguments, **named)

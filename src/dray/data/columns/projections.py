@@ -1,4 +1,4 @@
-"""Expressions at work on tables: columns to add, rows to keep."""
+"""Expressions applied to tables: columns to add, rows to keep."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dray.errors import ConfigError
 
 
 class Columns:
-    """Columns that expressions make of a table, put beside its own ones or in their place.
+    """Columns that expressions compute from a table; they are added to it or replace its columns.
 
     Args:
         parts: Expressions by the names of their columns, and `unnest(...)`.
-        taker: The method that they were given to, for messages.
+        taker: The method that received the expressions, for messages.
     """
 
     def __init__(self, parts: Sequence[Mapping[str, Expr] | UnnestExpr], taker: str) -> None:
@@ -34,7 +34,7 @@ class Columns:
         )
 
     def __call__(self, table: Table) -> Table:
-        """Return a table with the columns."""
+        """Return the table with the columns."""
         made: dict[str, Column] = {}
         for part in self._parts:
             made |= (
@@ -49,7 +49,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Condition:
-    """Rows of a table for which an expression is true."""
+    """A filter for the rows of a table for which an expression is true."""
 
     expr: Expr | pc.Expression
 
@@ -58,6 +58,6 @@ class Condition:
         return repr(self.expr)
 
     def __call__(self, table: Table) -> Table:
-        """Return the rows."""
+        """Return the rows that pass."""
         expr = self.expr
         return table.filter(expr.column(table) if isinstance(expr, Expr) else expr)

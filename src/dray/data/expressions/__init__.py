@@ -1,6 +1,6 @@
 """Calculations on columns, such as `col("price") * 2`, for `with_column` and `filter`.
 
-An expression is a tree; what it makes of a block are columns of Arrow, by `pyarrow.compute`.
+An expression is a tree. Evaluated on a block, it returns Arrow columns by `pyarrow.compute`.
 """
 
 from __future__ import annotations

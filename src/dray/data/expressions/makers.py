@@ -1,4 +1,4 @@
-"""The functions that expressions begin with."""
+"""Functions that create expressions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from dray.data.sources.downloads import downloaded
 
 
 def col(name: str) -> ColumnExpr:
-    """Return the values of a column, to be calculated with.
+    """Return an expression for the values of a column.
 
     Args:
-        name: Its name.
+        name: The name of the column.
 
     Example:
         >>> import dray.data
@@ -41,10 +41,10 @@ def col(name: str) -> ColumnExpr:
 
 
 def lit(value: Value) -> LiteralExpr:
-    """Return a value that is the same for all rows, to be calculated with.
+    """Return an expression for a constant, the same for all rows.
 
     Args:
-        value: A number, a text, None or the like.
+        value: A number, a string, None or the like.
 
     Example:
         >>> import dray.data
@@ -56,13 +56,13 @@ def lit(value: Value) -> LiteralExpr:
 
 
 def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator of functions on columns, which makes expressions of their calls.
+    """Return a decorator that makes a function on columns usable in expressions.
 
-    The function gets a block's columns as those of Arrow and returns one of as many values, of
-    Arrow, NumPy or pandas. A class has its instance made where it is first called.
+    The function gets the Arrow columns of a block. It returns equally many values, as an Arrow,
+    NumPy or pandas column. A class is instantiated in the process that calls it.
 
     Args:
-        return_dtype: Nothing; Ray's: the column has the type of what comes back.
+        return_dtype: Ignored, because the values determine the type; for compatibility with Ray.
 
     Example:
         >>> import dray.data
@@ -96,11 +96,11 @@ def _expressed(function: Callable[..., Value]) -> Callable[..., Expr]:
 
 
 def download(uri_column_name: str, *, filesystem: Filesystem | None = None) -> Expr:
-    """Return the contents of files whose addresses are in a column; null where there is none.
+    """Return the contents of the files whose addresses are in a column; null for unreadable files.
 
     Args:
         uri_column_name: The column of paths and URLs.
-        filesystem: Of Arrow or fsspec; default: what each address says.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that each address names.
 
     Example:
         >>> import dray.data
@@ -117,10 +117,10 @@ def download(uri_column_name: str, *, filesystem: Filesystem | None = None) -> E
 
 
 def unnest(expr: Expr) -> UnnestExpr:
-    """Return the fields of records as columns of their own, for `with_columns`.
+    """Return the fields of records as separate columns, for `with_columns`.
 
     Args:
-        expr: A calculation whose values are records.
+        expr: An expression whose values are records.
 
     Example:
         >>> import dray.data
@@ -133,15 +133,15 @@ def unnest(expr: Expr) -> UnnestExpr:
 
 
 def random(*, seed: int | None = None, reseed_after_execution: bool = True) -> Expr:
-    """Return random numbers, from 0 to below 1.
+    """Return random numbers from 0 to below 1.
 
-    A seed decides them together with the rows that they are beside: the same rows, cut into the
-    same blocks, get the same numbers, wherever they are.
+    A seed determines them together with the rows of their block. The same rows in the same blocks
+    get the same numbers in any process.
 
     Args:
-        seed: The seed; None is a random one.
-        reseed_after_execution: Whether rows get other numbers each time that they are made; else
-            they always get the same.
+        seed: The seed; None draws one.
+        reseed_after_execution: Whether rows get new numbers each time that they are read; if False,
+            they always get the same ones.
 
     Example:
         >>> import dray.data
@@ -154,7 +154,7 @@ def random(*, seed: int | None = None, reseed_after_execution: bool = True) -> E
 
 
 def uuid() -> Expr:
-    """Return texts that no other rows have, such as `2899f7bd-8716-4b98-a774-df730a99c8b3`.
+    """Return a unique string for each row, such as `2899f7bd-8716-4b98-a774-df730a99c8b3`.
 
     Example:
         >>> import dray.data
@@ -166,9 +166,9 @@ def uuid() -> Expr:
 
 
 def monotonically_increasing_id() -> Expr:
-    """Return whole numbers that rise in each process, and that no other rows have.
+    """Return integers that increase within each process and are unique for each row.
 
-    They are not those of the rows, and differ each time that rows are made.
+    They are not row numbers, and they differ each time that rows are read.
 
     Example:
         >>> import dray.data

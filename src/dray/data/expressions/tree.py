@@ -22,7 +22,7 @@ def _method(function: Callable[..., Value], first: builtins.str = "") -> Callabl
     """Return a method that calls a function with an expression and further arguments.
 
     Args:
-        first: Ray's name of the first of these, where the function has another one.
+        first: The name of the first of these in Ray, if the function names it otherwise.
     """
 
     def method(self: Any, *arguments: object, **named: object) -> Expr:
@@ -39,19 +39,19 @@ def _methods(*functions: Callable[..., Value]) -> tuple[Callable[..., Expr], ...
 
 
 def _reflected(function: Callable[..., Value]) -> Callable[..., Expr]:
-    """Return the same for an operator whose left side is a value."""
+    """Return the same for an operator whose left operand is a plain value."""
     return lambda self, other: Call(function, (other, self), {})
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Functions on one kind of values."""
+    """Functions on values of one type."""
 
     _expr: Expr
 
 
 class StringFunctions(Functions):
-    """Functions on texts: `col("name").str.upper()`; options are those of `pyarrow.compute`."""
+    """Functions on strings: `col("name").str.upper()`; options are those of `pyarrow.compute`."""
 
     len, byte_len = _method(pc.utf8_length), _method(pc.binary_length)
     upper, lower = _method(pc.utf8_upper), _method(pc.utf8_lower)
@@ -92,7 +92,7 @@ class ListFunctions(Functions):
 
 
 class ArrayFunctions(Functions):
-    """Functions on lists of one length: `col("pair").arr.to_list()`."""
+    """Functions on fixed-size lists: `col("pair").arr.to_list()`."""
 
     to_list = _method(kernels.to_list)
 
@@ -111,7 +111,7 @@ class MapFunctions(Functions):
 
 
 class TimeFunctions(Functions):
-    """Functions on times: `col("at").dt.year()`."""
+    """Functions on dates and times: `col("at").dt.year()`."""
 
     year, month, day = _methods(pc.year, pc.month, pc.day)
     hour, minute, second = _methods(pc.hour, pc.minute, pc.second)
@@ -120,10 +120,10 @@ class TimeFunctions(Functions):
 
 
 class Expr:
-    """A calculation on the columns of a row, which `col` and `lit` begin.
+    """An expression on the columns of a row; create one with `col` or `lit`.
 
-    It has Python's operators (`& | ~` in place of `and`, `or`, `not`), functions on numbers, and
-    `str`, `list`, `struct`, `map`, `arr` and `dt` with those on other kinds of values.
+    It supports Python's operators (`& | ~` instead of `and`, `or`, `not`) and methods on numbers.
+    `str`, `list`, `struct`, `map`, `arr` and `dt` have the functions on other types.
 
     Example:
         >>> import dray.data
@@ -135,7 +135,7 @@ class Expr:
 
     @property
     def name(self) -> builtins.str | None:
-        """The name of the column or alias; None for other calculations."""
+        """The name of the column or alias; None for other expressions."""
         return None
 
     @property
@@ -143,7 +143,7 @@ class Expr:
         return self
 
     def of(self, table: Table) -> Value:
-        """Return the values of a table's rows: a column, or a value that is the same for all."""
+        """Return the values of a table's rows: a column, or one value for all rows."""
         raise NotImplementedError
 
     def column(self, table: Table) -> Column:
@@ -182,11 +182,11 @@ class Expr:
     power = _method(pc.power, "exponent")
 
     def cast(self, target_type: DataType | pa.DataType, *, safe: bool = True) -> Expr:
-        """Return the values as another type.
+        """Return the values converted to another type.
 
         Args:
-            target_type: The type, such as `DataType.int64()`, or one of Arrow.
-            safe: Whether a value that does not fit is an error.
+            target_type: The type, such as `DataType.int64()`, or an Arrow type.
+            safe: Whether a value that does not fit raises an error.
         """
         if isinstance(target_type, DataType):
             target_type = target_type.to_arrow_dtype()
@@ -195,7 +195,7 @@ class Expr:
         return Call(pc.cast, (self, target_type), {"safe": safe})
 
     def alias(self, name: builtins.str) -> Expr:
-        """Return the same calculation with a name."""
+        """Return the same expression with a name."""
         return AliasExpr(self, name)
 
     str = functools.cached_property(StringFunctions)
@@ -208,7 +208,7 @@ class Expr:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ColumnExpr(Expr):
-    """The values of a column; `col` makes it."""
+    """The values of a column, created by `col`."""
 
     _name: str
 
@@ -225,7 +225,7 @@ class ColumnExpr(Expr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LiteralExpr(Expr):
-    """A value that is the same for all rows; `lit` makes it."""
+    """A constant for all rows, created by `lit`."""
 
     value: Value
 
@@ -238,7 +238,7 @@ class LiteralExpr(Expr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AliasExpr(Expr):
-    """Another calculation, with a name; `alias` makes it."""
+    """An expression with another name, created by `alias`."""
 
     expr: Expr
     _name: str
@@ -256,7 +256,7 @@ class AliasExpr(Expr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Call(Expr):
-    """A function on the values of other calculations, and on arguments that are none."""
+    """A function call on the values of other expressions and on constants."""
 
     function: Callable[..., Value]
     arguments: Sequence[object]
@@ -277,7 +277,7 @@ class Call(Expr):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Generated(Expr):
-    """Values that follow from no column, such as random numbers."""
+    """Values that depend on no column, such as random numbers."""
 
     make: Callable[[Table], Column]
     called: str
@@ -291,12 +291,12 @@ class Generated(Expr):
 
 @dataclass(frozen=True)
 class UnnestExpr:
-    """The columns that the fields of records become; `unnest` makes it."""
+    """The fields of records as columns, created by `unnest`."""
 
     expr: Expr
 
     def columns(self, table: Table) -> dict[str, Column]:
-        """Return the columns by their names."""
+        """Return the columns by name."""
         records = self.expr.column(table)
         if not pa.types.is_struct(records.type):
             raise ConfigError(f"unnest takes records, and {self.expr!r} is of {records.type}")
@@ -305,7 +305,7 @@ class UnnestExpr:
 
 
 def checked(expr: object, taker: str) -> Expr:
-    """Return what is an expression, and refuse all else."""
+    """Return `expr` if it is an expression, else raise an error."""
     if not isinstance(expr, Expr):
         raise ConfigError(f"{taker} takes an expression such as col('x') + 1, not {expr!r}")
     return expr
