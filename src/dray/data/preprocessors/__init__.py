@@ -1,4 +1,4 @@
-"""Preprocessors of columns: what they learn from one dataset, they do to others and to batches."""
+"""Preprocessors: changes of columns that learn from one dataset and apply to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chain of preprocessors."""
+"""The chain of preprocessors, applied in sequence."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dray.data.preprocessors.preprocessor import Preprocessor
 
 
 class Chain(Preprocessor):
-    """Several preprocessors, one after another.
+    """A sequence of preprocessors.
 
     Args:
-        preprocessors: Each learns from what those before it make.
+        preprocessors: The preprocessors; each learns from the output of the previous ones.
 
     Example:
         >>> import dray.data
@@ -28,7 +28,7 @@ class Chain(Preprocessor):
         return f"Chain({', '.join(map(repr, self.preprocessors))})"
 
     def fit_status(self) -> Preprocessor.FitStatus:
-        """Return whether those that have something to learn have."""
+        """Return whether the fittable preprocessors of the chain are fitted."""
         status = Preprocessor.FitStatus
         found = {each.fit_status() for each in self.preprocessors} - {status.NOT_FITTABLE}
         if len(found) > 1:

@@ -1,4 +1,4 @@
-"""The concatenator: columns of numbers as one of vectors."""
+"""The concatenator: numeric columns as one column of vectors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @checked_arguments("Concatenator")
 class Concatenator(Preprocessor):
-    """Puts columns of numbers together, as one column of vectors.
+    """A preprocessor that joins numeric columns to one column of vectors.
 
     Args:
         columns: The columns; they are dropped.
-        output_column_name: Name of the vectors.
-        dtype: Their type, as NumPy has it; default: the one that holds all.
-        raise_if_missing: Whether a column that is not there is an error; else it is left out.
-        flatten: Whether columns of vectors are put together as well; they always are.
+        output_column_name: The name of the column of vectors.
+        dtype: The NumPy type of the vectors; default: a type that holds the values of all columns.
+        raise_if_missing: Whether a missing column is an error; if False, it is skipped.
+        flatten: Whether to join columns of vectors as well; dray always does.
 
     Example:
         >>> import dray.data

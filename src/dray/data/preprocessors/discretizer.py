@@ -1,4 +1,4 @@
-"""Discretizers: the numbers of bins in place of values."""
+"""Discretizers: values replaced by the numbers of their bins."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["CustomKBinsDiscretizer", "UniformKBinsDiscretizer"]
 
 # The edges of bins, or the bins themselves.
 Edges: TypeAlias = "Iterable[float] | pd.IntervalIndex"
-# The categories that bins become, or a type of whole numbers, which says nothing.
+# A categorical type whose categories replace bin numbers, or an integer type, which is ignored.
 DTypes: TypeAlias = "Mapping[str, pd.CategoricalDtype | type[np.integer[Any]]]"
 
 
@@ -31,7 +31,7 @@ class _Discretizer(ColumnPreprocessor):
     """A preprocessor that puts numbers into bins, as `pandas.cut` does.
 
     Args:
-        bins: The choice of bins, for all columns or by column.
+        bins: The bins, for all columns or by column.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class _Discretizer(ColumnPreprocessor):
             self._check_bins(self._bins_of(name))
 
     def _check_bins(self, bins: Value) -> None:
-        """Raise ConfigError if these are no bins of a column."""
+        """Raise ConfigError if these are not valid bins of a column."""
 
     def _bins_of(self, name: str) -> Value:
         return self.bins[name] if isinstance(self.bins, Mapping) else self.bins
@@ -68,7 +68,7 @@ class _Discretizer(ColumnPreprocessor):
     def _column(self, name: str, column: Column) -> Column:
         values = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         edges: Any = self._edges(name)
-        if hasattr(edges, "get_indexer"):  # an IntervalIndex of pandas
+        if hasattr(edges, "get_indexer"):  # a pandas IntervalIndex
             numbers, count = edges.get_indexer(values), len(edges)
         else:
             edges = self._distinct(name, np.asarray(list(edges), np.float64))
@@ -102,16 +102,17 @@ class _Discretizer(ColumnPreprocessor):
 
 
 class CustomKBinsDiscretizer(_Discretizer):
-    """Makes the numbers of bins, from 0, of the values in them; null of others.
+    """A preprocessor that replaces values by the numbers of given bins, from 0; null outside them.
 
     Args:
         columns: The columns of numbers.
-        bins: The edges of the bins, rising, or a `pandas.IntervalIndex`; or these by column.
+        bins: The edges of the bins in ascending order, or a `pandas.IntervalIndex`; or a dict of
+            these by column.
         right: Whether a bin includes its upper edge rather than its lower edge.
         include_lowest: Whether the first bin also includes its lower edge.
         duplicates: "raise" raises an error if edges are equal; "drop" removes duplicates.
         dtypes: A `pandas.CategoricalDtype` whose categories replace the numbers.
-        output_columns: Names of the numbers; default: the names of the columns.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Raises:
         ConfigError: A column has no bins.
@@ -131,18 +132,18 @@ class CustomKBinsDiscretizer(_Discretizer):
 
 
 class UniformKBinsDiscretizer(_Discretizer):
-    """Makes the numbers of bins of one width, from 0, of the values in them.
+    """A preprocessor that replaces values by the numbers of equally wide bins, from 0.
 
-    The bins are learned: they reach from the least value to the greatest.
+    It learns the bins from a dataset: they extend from the least value to the greatest.
 
     Args:
         columns: The columns of numbers.
-        bins: The number of bins, or numbers by column.
+        bins: The number of bins, or a dict of column -> number.
         right: Whether a bin includes its upper edge rather than its lower edge.
         include_lowest: Whether the first bin also includes its lower edge.
         duplicates: "raise" raises an error if edges are equal; "drop" removes duplicates.
         dtypes: A `pandas.CategoricalDtype` whose categories replace the numbers.
-        output_columns: Names of the numbers; default: the names of the columns.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Raises:
         ConfigError: A column has no number of bins.
@@ -168,10 +169,10 @@ class UniformKBinsDiscretizer(_Discretizer):
         }
 
     def _between(self, name: str, low: float | None, high: float | None) -> Array:
-        """Return the edges of bins, of which the outer ones are just beyond the values."""
+        """Return the edges of bins; an excluded outer edge is just beyond the values."""
         if low is None or high is None:
             raise ConfigError(f"column {name!r} has no values to learn bins from")
-        low, high = float(low), float(high)  # decimals as well
+        low, high = float(low), float(high)  # decimals also become floats
         if not math.isfinite(low) or not math.isfinite(high):
             raise ConfigError(f"column {name!r} has values without end, which no bins reach")
         count = self._bins_of(name) + 1
@@ -186,7 +187,7 @@ class UniformKBinsDiscretizer(_Discretizer):
         return edges
 
 
-# The part of all bins by which they reach beyond the values, as in pandas.
+# The fraction of the range by which bins extend beyond the values, as in pandas.
 _MARGIN = 0.001
 
 

@@ -1,4 +1,4 @@
-"""Encoders: numbers and vectors in place of categories."""
+"""Encoders: categories replaced by numbers or vectors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _HotEncoder(ColumnPreprocessor):
-    """An encoder that makes vectors, with a place for each category."""
+    """An encoder that makes vectors with one place for each category."""
 
     def __init__(
         self,
@@ -38,17 +38,18 @@ class _HotEncoder(ColumnPreprocessor):
         return {f"unique_values({name})": self._categories(ds, name) for name in self.columns}
 
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
-        """Return the place of each category of a column."""
+        """Return the places of a column's categories."""
         raise NotImplementedError
 
 
 class OneHotEncoder(_HotEncoder):
-    """Makes a vector of each value, with a 1 in the place of its category.
+    """An encoder that replaces each value by a vector with a 1 in the place of its category.
 
     Args:
         columns: The columns.
-        max_categories: The most categories of a column; the most frequent ones are kept.
-        output_columns: Names of the vectors; default: the names of the columns.
+        max_categories: A dict of column -> maximum number of categories; the most frequent ones are
+            kept.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -74,16 +75,16 @@ class OneHotEncoder(_HotEncoder):
 
 
 def _places(column: Column, places: Mapping[Value, int]) -> Column:
-    """Return the place of each value of a column; -1 where it has none."""
+    """Return the place of each value of a column, or -1 if it has none."""
     return np.array([places.get(value, -1) for value in column.to_pylist()], np.int64)
 
 
 class LabelEncoder(Preprocessor):
-    """Makes numbers from 0 of the values of a column; null of those that it was not fitted with.
+    """An encoder that replaces a column's values by numbers from 0; unknown values become null.
 
     Args:
         label_column: The column.
-        output_column: Name of the numbers; default: that of the column.
+        output_column: The name of the new column; default: the name of the label column.
 
     Example:
         >>> import dray.data
@@ -98,7 +99,7 @@ class LabelEncoder(Preprocessor):
         [(self.label_column, self.output_column)] = names
 
     def get_input_columns(self) -> list[str]:
-        """Return the column of the values."""
+        """Return the label column."""
         return [self.label_column]
 
     def get_output_columns(self) -> list[str]:
@@ -115,7 +116,7 @@ class LabelEncoder(Preprocessor):
         return put_column(table, self.output_column, pa.array(found, mask=found < 0))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
-        """Return a dataset with the values that the numbers were made of; null of other numbers."""
+        """Return a dataset with the values for the numbers; unknown numbers become null."""
         self._check_fitted()
         values = dict(enumerate(self.stats_[f"unique_values({self.label_column})"]))
 
@@ -127,7 +128,7 @@ class LabelEncoder(Preprocessor):
 
 
 def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Value]:
-    """Return the values of a column in order, each once; of lists, those that are in them."""
+    """Return the distinct values of a column in order; for lists, the distinct values in them."""
     found: set[Value] = set()
     for block in ds.select_columns([name]).blocks():
         column = block.table.column(name)
@@ -153,12 +154,12 @@ def _order(values: Iterable[Value]) -> dict[Value, int]:
 
 
 class OrdinalEncoder(ColumnPreprocessor):
-    """Makes numbers from 0 of values, in their order; one that is not known is null.
+    """An encoder that replaces values by numbers from 0, in sorted order; unknown ones become null.
 
     Args:
-        columns: The columns, of values or of lists.
-        encode_lists: Whether a list becomes a list of numbers; else it is a value itself.
-        output_columns: Names of the numbers; default: the names of the columns.
+        columns: The columns, of single values or of lists.
+        encode_lists: Whether to encode each value of a list; if False, a list counts as one value.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -197,12 +198,13 @@ class OrdinalEncoder(ColumnPreprocessor):
 
 
 class MultiHotEncoder(_HotEncoder):
-    """Makes a vector of each list, with how often each category is in it.
+    """An encoder that replaces each list by a vector with the count of each category.
 
     Args:
         columns: The columns of lists.
-        max_categories: The most categories of a column; the most frequent ones are kept.
-        output_columns: Names of the vectors; default: the names of the columns.
+        max_categories: A dict of column -> maximum number of categories; the most frequent ones are
+            kept.
+        output_columns: Names of the new columns; default: the names of `columns`.
     """
 
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
@@ -222,12 +224,12 @@ class MultiHotEncoder(_HotEncoder):
 
 
 class Categorizer(ColumnPreprocessor):
-    """Makes categories of values, which are a column of the type `category` in pandas.
+    """A preprocessor that makes columns of pandas' type `category`.
 
     Args:
         columns: The columns.
-        dtypes: The `pandas.CategoricalDtype` of those whose categories are known.
-        output_columns: Names of the categories; default: the names of the columns.
+        dtypes: A dict of column -> `pandas.CategoricalDtype` for columns with known categories.
+        output_columns: Names of the new columns; default: the names of `columns`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The imputer: values where there are none."""
+"""The imputer, which fills in missing values."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _STRATEGIES = ("mean", "most_frequent", "constant")
 
 
 class SimpleImputer(ColumnPreprocessor):
-    """Puts a value where there is none: null, or NaN.
+    """A preprocessor that fills in a value for null and NaN.
 
     Args:
         columns: The columns.
         strategy: "mean", "most_frequent" or "constant".
-        fill_value: The constant.
+        fill_value: The value for "constant".
         output_columns: Names of the filled columns; default: the names of `columns`.
 
     Raises:
-        ConfigError: The strategy is unknown, or there is no constant.
+        ConfigError: The strategy is unknown, or `fill_value` is missing for "constant".
 
     Example:
         >>> import dray.data

@@ -1,4 +1,4 @@
-"""The preprocessor: what it learns from one dataset, it does to others and to batches."""
+"""The base of preprocessors, which learn from one dataset and change others and batches."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ P = TypeVar("P", bound="Preprocessor")
 
 
 class Preprocessor:
-    """A change of columns that is perhaps learned from a dataset.
+    """A change of columns that may be learned from a dataset.
 
-    A class of your own has `_transform_pandas(df)` or `_transform_numpy(batch)`; `_fit(ds)` if it
-    learns something, else `_is_fittable = False`.
+    Your own subclass needs `_transform_pandas(df)` or `_transform_numpy(batch)`. It also needs
+    `_fit(ds)` if it learns something, or else `_is_fittable = False`.
 
     Attributes:
-        stats_: Values that it has learned, by name.
+        stats_: The learned values, by name.
     """
 
     stats_: dict[str, Value]
 
     def __repr__(self) -> str:
-        """Say what it was made with, as far as it has that as attributes."""
+        """Show the constructor arguments that are stored as attributes."""
         given = {
             name: getattr(self, name)
             for name in inspect.signature(type(self).__init__).parameters
@@ -61,10 +61,10 @@ class Preprocessor:
         """The state of a preprocessor.
 
         Members:
-            NOT_FITTABLE: It has nothing to learn.
-            NOT_FITTED: It has not learned yet.
-            PARTIALLY_FITTED: Some of a chain have, others have not.
-            FITTED: It has learned all.
+            NOT_FITTABLE: The preprocessor has nothing to learn.
+            NOT_FITTED: The preprocessor has not learned yet.
+            PARTIALLY_FITTED: Only some preprocessors of a chain have learned.
+            FITTED: The preprocessor has learned.
         """
 
         NOT_FITTABLE = "NOT_FITTABLE"
@@ -73,7 +73,7 @@ class Preprocessor:
         FITTED = "FITTED"
 
     def fit(self: P, ds: Dataset) -> P:
-        """Learn from a dataset, if there is something to learn; return this."""
+        """Learn from a dataset, if there is something to learn, and return this preprocessor."""
         if not self._is_fittable:
             return self
         own = getattr(self, "_fit", None)
@@ -94,14 +94,14 @@ class Preprocessor:
         transform_batch_size: int | None = None,
         transform_concurrency: int | None = None,
     ) -> Dataset:
-        """Learn from a dataset, and return it changed.
+        """Learn from a dataset, and return the transformed dataset.
 
         Args:
             ds: The dataset.
-            transform_num_cpus: Nothing, as those below; Ray's, for its workers.
-            transform_memory: Nothing.
-            transform_batch_size: Nothing.
-            transform_concurrency: Nothing.
+            transform_num_cpus: Ignored; for compatibility with Ray.
+            transform_memory: Ignored; for compatibility with Ray.
+            transform_batch_size: Ignored; for compatibility with Ray.
+            transform_concurrency: Ignored; for compatibility with Ray.
         """
         return self.fit(ds).transform(ds)
 
@@ -114,14 +114,14 @@ class Preprocessor:
         memory: float | None = None,
         concurrency: int | None = None,
     ) -> Dataset:
-        """Return a dataset, changed.
+        """Return the transformed dataset.
 
         Args:
             ds: The dataset.
-            batch_size: Number of rows that a class of your own changes at once.
-            num_cpus: Nothing, as those below; Ray's, for its workers.
-            memory: Nothing.
-            concurrency: Nothing.
+            batch_size: Number of rows of the batches that your own subclass gets.
+            num_cpus: Ignored; for compatibility with Ray.
+            memory: Ignored; for compatibility with Ray.
+            concurrency: Ignored; for compatibility with Ray.
 
         Raises:
             ConfigError: `fit` has not been called.
@@ -130,7 +130,7 @@ class Preprocessor:
         return self._transformed(ds, batch_size)
 
     def transform_batch(self, data: Batch) -> Batch:
-        """Return a batch, changed: a dict of arrays, a table of Arrow, or a DataFrame of pandas.
+        """Return a transformed batch: a dict of arrays, an Arrow table or a pandas DataFrame.
 
         Raises:
             ConfigError: `fit` has not been called.
@@ -152,33 +152,36 @@ class Preprocessor:
             return self._changed(table)
 
     def fit_status(self) -> Preprocessor.FitStatus:
-        """Return whether it has learned what it has to."""
+        """Return whether the preprocessor is fitted."""
         status = Preprocessor.FitStatus
         if not self._is_fittable:
             return status.NOT_FITTABLE
         return status.FITTED if self._is_fitted else status.NOT_FITTED
 
     def has_stats(self) -> bool:
-        """Return whether there is something that it has learned."""
+        """Return whether the preprocessor has learned values."""
         return bool(getattr(self, "stats_", None))
 
     def get_input_columns(self) -> list[str]:
-        """Return the columns that it reads, as far as it is known."""
+        """Return the columns that the preprocessor reads, if known."""
         columns: list[str] = getattr(self, "_columns", getattr(self, "columns", []))
         return columns
 
     def get_output_columns(self) -> list[str]:
-        """Return the columns that it writes, as far as it is known."""
+        """Return the columns that the preprocessor writes, if known."""
         columns: list[str] = getattr(self, "_output_columns", getattr(self, "output_columns", []))
         return columns
 
     def serialize(self) -> bytes:
-        """Return this as bytes."""
+        """Return the preprocessor as bytes."""
         return pickle.dumps(self)
 
     @staticmethod
     def deserialize(serialized: bytes) -> Preprocessor:
-        """Return what `serialize` has made; as with all pickles, from whom you trust."""
+        """Return a preprocessor from the bytes of `serialize`.
+
+        The bytes are a pickle, which may run any code: they must come from a source that you trust.
+        """
         made = pickle.loads(serialized)
         if not isinstance(made, Preprocessor):
             raise ConfigError(f"these bytes are no preprocessor, but a {type(made).__name__}")
@@ -192,7 +195,7 @@ class Preprocessor:
 
     @contextlib.contextmanager
     def _named(self, origin: str) -> Iterator[None]:
-        """Raise errors that name this and what it is on, also of the raised one's type."""
+        """Raise errors that name the preprocessor and its input and keep the original type."""
         try:
             yield
         except DrayError:
@@ -213,12 +216,12 @@ class Preprocessor:
         form = self._own_form()
         if form is None:
             return ds.on_tables(self._applied)
-        # Like all functions of users, it may drop rows, and is not called with none.
+        # Like other user functions, it may drop rows, and it does not get empty batches.
         own = getattr(self, f"_transform_{form}")
         return ds.map_batches(own, batch_format=form, batch_size=batch_size)
 
     def _own_form(self) -> str | None:
-        """Return in which form a class of the user's takes batches; None if it is none."""
+        """Return the batch format of a user's subclass; None if the class is one of dray's."""
         forms = ("pandas", "numpy")
         return next((form for form in forms if hasattr(self, f"_transform_{form}")), None)
 
@@ -232,11 +235,11 @@ class Preprocessor:
 
 
 class ColumnPreprocessor(Preprocessor):
-    """A change of columns one by one, each of which becomes a column.
+    """A change of columns one by one; each becomes one column.
 
     Args:
         columns: The columns.
-        output_columns: Names of what they become; default: their own.
+        output_columns: Names of the new columns; default: the names of `columns`.
     """
 
     def __init__(self, columns: Sequence[str], output_columns: Sequence[str] | None = None) -> None:
@@ -249,7 +252,7 @@ class ColumnPreprocessor(Preprocessor):
 
     @property
     def output_columns(self) -> list[str]:
-        """The names of what they become."""
+        """The names of the new columns."""
         return [output for _, output in self._pairs]
 
     def _changed(self, table: Table) -> Table:
@@ -260,12 +263,12 @@ class ColumnPreprocessor(Preprocessor):
         return table
 
     def _column(self, name: str, column: Column) -> Column:
-        """Return what becomes of a column."""
+        """Return the new column for a column."""
         raise NotImplementedError
 
 
 def outputs(columns: Sequence[str], output_columns: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Return pairs of columns: one to read, and the one to write."""
+    """Return pairs of the column to read and the column to write."""
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise ConfigError(f"columns must be a list of names, not {columns!r}")
     outputs = list(columns if output_columns is None else output_columns)

@@ -1,4 +1,4 @@
-"""Scalers: numbers moved, and divided by their spread."""
+"""Scalers: numbers shifted, and divided by a measure of their spread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dray.errors import ConfigError
 
 
 class _Scaler(ColumnPreprocessor):
-    """A preprocessor that moves and scales numbers."""
+    """A preprocessor that shifts and scales numbers."""
 
     def _column(self, name: str, column: Column) -> Column:
         middle, width = self._scale(name)
@@ -30,11 +30,11 @@ class _Scaler(ColumnPreprocessor):
         return learned or {}
 
     def _asked(self, ds: Dataset) -> Row | None:
-        """Return what there is to learn; None if there are no rows."""
+        """Return the values to learn; None if there are no rows."""
         raise NotImplementedError
 
     def _scale(self, name: str) -> tuple[float | None, float | None]:
-        """Return what to take from a column, and to divide it by; None of one without values."""
+        """Return the numbers to subtract and to divide by; None for a column without values."""
         raise NotImplementedError
 
 
@@ -43,7 +43,7 @@ def _distance(low: float | None, high: float | None) -> float | None:
 
 
 class StandardScaler(_Scaler):
-    """Makes numbers have a mean of 0 and a standard deviation of 1.
+    """A scaler to a mean of 0 and a standard deviation of 1.
 
     Args:
         columns: The columns.
@@ -65,7 +65,7 @@ class StandardScaler(_Scaler):
 
 
 class MinMaxScaler(_Scaler):
-    """Makes numbers go from 0 to 1.
+    """A scaler to the range from 0 to 1.
 
     Args:
         columns: The columns.
@@ -90,7 +90,7 @@ class MinMaxScaler(_Scaler):
 
 
 class MaxAbsScaler(_Scaler):
-    """Makes numbers go from -1 to 1, with 0 where it was.
+    """A scaler that divides by the greatest absolute value, to the range from -1 to 1.
 
     Args:
         columns: The columns.
@@ -105,13 +105,13 @@ class MaxAbsScaler(_Scaler):
 
 
 class RobustScaler(_Scaler):
-    """Makes numbers have a median of 0, and a distance of 1 between two quantiles.
+    """A scaler to a median of 0 and a distance of 1 between two quantiles.
 
     Args:
         columns: The columns.
-        quantile_range: The parts of the rows that are below each quantile.
+        quantile_range: The fractions of the two quantiles, from 0 to 1.
         output_columns: Names of the scaled columns; default: the names of `columns`.
-        quantile_precision: Nothing, as quantiles are exact; Ray's.
+        quantile_precision: Ignored, because quantiles are exact; for compatibility with Ray.
     """
 
     def __init__(

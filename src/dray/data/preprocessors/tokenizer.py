@@ -1,4 +1,4 @@
-"""The tokenizer: lists of words in place of text."""
+"""The tokenizer: texts replaced by lists of words."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
 class TextPreprocessor(ColumnPreprocessor):
-    """A change of columns of text, each of which is split into words."""
+    """A preprocessor that splits columns of text into words."""
 
     def __init__(
         self,
@@ -24,12 +24,12 @@ class TextPreprocessor(ColumnPreprocessor):
 
 
 class Tokenizer(TextPreprocessor):
-    """Makes a list of words of each text.
+    """A preprocessor that replaces each text by a list of its words.
 
     Args:
         columns: The columns of text.
         tokenization_fn: Splits a text into words; default: at spaces.
-        output_columns: Names of the lists; default: the names of the columns.
+        output_columns: Names of the new columns; default: the names of `columns`.
     """
 
     _is_fittable = False
@@ -40,5 +40,5 @@ class Tokenizer(TextPreprocessor):
 
 
 def _words_of(text: str) -> list[str]:
-    """Return what is between spaces."""
+    """Return the words between spaces."""
     return text.split(" ")

@@ -1,4 +1,4 @@
-"""The preprocessor of images by functions of torchvision."""
+"""The preprocessor that applies a torchvision transform to images."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
 class TorchVisionPreprocessor(ColumnPreprocessor):
-    """Calls a function of torchvision, or one like it, on arrays.
+    """A preprocessor that calls a transform of torchvision, or a similar function, on arrays.
 
     Args:
         columns: The columns of arrays.
-        transform: It takes an array, and returns a tensor or an array.
+        transform: A function from an array to a tensor or an array.
         output_columns: Names of the new columns; default: the names of `columns`.
-        batched: Whether it takes all arrays of a block at once, as one tensor of torch.
+        batched: Whether the function gets all arrays of a block at once, as one torch tensor.
     """
 
     _is_fittable = False
@@ -38,5 +38,5 @@ class TorchVisionPreprocessor(ColumnPreprocessor):
             return to_column([np.asarray(self.torchvision_transform(array)) for array in arrays])
         import torch
 
-        # of a copy, as the transform may write to it
+        # The tensor is a copy, because the transform may write to it.
         return to_column(self.torchvision_transform(torch.tensor(arrays)))

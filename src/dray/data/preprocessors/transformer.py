@@ -1,4 +1,4 @@
-"""Transformers of numbers: rows of length 1, powers."""
+"""Transformers of numbers: normalization and power transforms."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _METHODS = ("yeo-johnson", "box-cox")
 
 
 class Normalizer(ColumnPreprocessor):
-    """Divides columns by the length of each row, so that it is 1.
+    """A preprocessor that divides the columns of each row by their norm, so that it becomes 1.
 
     Args:
         columns: The columns.
-        norm: The kind of length: "l1", "l2" or "max".
+        norm: The norm: "l1", "l2" or "max".
         output_columns: Names of the new columns; default: the names of `columns`.
 
     Raises:
@@ -55,7 +55,7 @@ class Normalizer(ColumnPreprocessor):
         for place, (name, column) in enumerate(zip(self.columns, columns, strict=True)):
             with self._named(f"column {name!r}"):
                 values[:, place] = column_to_numpy(column)
-        with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros has no length
+        with np.errstate(divide="ignore", invalid="ignore"):  # a row of zeros has the norm 0
             values = values / _NORMS[self.norm](values)[:, None]
         for output, made in zip(self.output_columns, values.T, strict=True):
             table = put_column(table, output, pa.array(made, mask=missing))
@@ -63,7 +63,7 @@ class Normalizer(ColumnPreprocessor):
 
 
 class PowerTransformer(ColumnPreprocessor):
-    """Raises numbers to a power, so that they are closer to a normal distribution.
+    """A power transform that makes the distribution of numbers closer to a normal distribution.
 
     Args:
         columns: The columns.

@@ -1,4 +1,4 @@
-"""Vectorizers: the numbers of words in place of texts, and those of columns by their names."""
+"""Vectorizers: texts replaced by word counts, and numeric columns by hashed vectors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Vectorizer(TextPreprocessor):
         return pa.array(rows, pa.list_(pa.int64(), size))
 
     def _places(self, name: str) -> tuple[Callable[[str], int | None], int]:
-        """Return what finds the place of a word in a column's vectors, and their length."""
+        """Return a function from a word to its place in a vector, and the length of vectors."""
         raise NotImplementedError
 
 
@@ -51,15 +51,15 @@ def _counts(places: Iterable[int | None], size: int) -> list[int]:
 
 
 class CountVectorizer(_Vectorizer):
-    """Makes a list of numbers of each text: how often each word is in it, the frequent ones first.
+    """A preprocessor that replaces each text by its word counts, the most frequent words first.
 
-    A text that is missing stays so.
+    A missing text stays missing.
 
     Args:
         columns: The columns of text.
         tokenization_fn: Splits a text into words; default: at spaces.
-        max_features: The most words of a column; the most frequent ones are kept.
-        output_columns: Names of the lists; default: the names of the columns.
+        max_features: The maximum number of words of a column; the most frequent ones are kept.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -98,15 +98,15 @@ class CountVectorizer(_Vectorizer):
 
 
 class HashingVectorizer(_Vectorizer):
-    """Makes a list of numbers of each text: how many of its words have each place.
+    """A preprocessor that replaces each text by counts of its words, at places hashed from them.
 
-    The place of a word follows from the word alone; several words may have one.
+    The place of a word depends only on the word; several words may share a place.
 
     Args:
         columns: The columns of text.
         num_features: The number of places.
         tokenization_fn: Splits a text into words; default: at spaces.
-        output_columns: Names of the lists; default: the names of the columns.
+        output_columns: Names of the new columns; default: the names of `columns`.
 
     Example:
         >>> import dray.data
@@ -135,14 +135,14 @@ class HashingVectorizer(_Vectorizer):
 
 
 class FeatureHasher(Preprocessor):
-    """Puts columns of numbers together, as vectors: a column's place follows from its name.
+    """A preprocessor that joins numeric columns to vectors, at places hashed from their names.
 
-    Columns that have one place are added up.
+    Columns with the same place are added.
 
     Args:
         columns: The columns.
         num_features: The number of places.
-        output_column: Name of the vectors.
+        output_column: The name of the column of vectors.
 
     Example:
         >>> import dray.data
@@ -176,7 +176,7 @@ class FeatureHasher(Preprocessor):
 
 
 def hashed_place(word: object, places: int) -> int:
-    """Return the place of a word among so many, the same one as Ray's."""
+    """Return the place of a word, the same as in Ray."""
     return int(hashlib.sha256(str(word).encode()).hexdigest(), 16) % places
 
 

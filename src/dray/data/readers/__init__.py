@@ -1,1 +1,1 @@
-"""The makers of datasets from files, databases and sources of one's own."""
+"""Functions that make datasets from files, databases and custom sources."""

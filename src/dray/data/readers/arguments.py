@@ -1,4 +1,4 @@
-"""The arguments that readers have in common: an order of files, and options of Ray's."""
+"""Arguments that readers share: the order of files, and options of Ray that are ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dray.data.sources.base import Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import FileRows
 
-# Options of Ray Data for which dray has no use: they follow from the data or the machine.
+# Options of Ray Data that dray ignores, because the data or the machine determines them.
 _FOLLOWS = (
     *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
     *("meta_provider", "override_num_blocks", "label_selector", "fallback_strategy", "max_calls"),
@@ -27,11 +27,11 @@ def in_order(
     source: Callable[..., Source],
     *how: object,
 ) -> Dataset:
-    """Return files as a dataset: in their order, or in one that epochs decide.
+    """Return files as a dataset, in their order or in a new order for each epoch.
 
     Args:
-        found: The files, and the filesystem of Arrow that they are on.
-        source: Makes a source of files, a filesystem and further choices.
+        found: The files, and their Arrow filesystem.
+        source: A function from files, a filesystem and the arguments `how` to a source.
     """
     files, on = found
     if shuffle is None:
@@ -43,10 +43,10 @@ def in_order(
 def rows_in_order(
     found: tuple[list[str], Filesystem], shuffle: FileOrder, row: Callable[[bytes, str], Row]
 ) -> Dataset:
-    """Return files that are rows themselves as a dataset.
+    """Return files that are one row each as a dataset.
 
     Args:
-        row: Makes a row of a file's bytes and path.
+        row: A function from a file's bytes and path to a row.
     """
     (files, on), seed = found, None
     if shuffle is not None:
@@ -61,10 +61,10 @@ def rows_in_order(
 def known_options(
     function: Callable[..., Dataset], options: Mapping[str, object], known: Sequence[str] = ()
 ) -> dict[str, object]:
-    """Return the options that a function has; Ray's own ones are as if they had been left out.
+    """Return the options that a reader uses; those that only Ray uses are dropped.
 
     Raises:
-        AbsentArgumentError: A function has neither parameters nor a use for one.
+        AbsentArgumentError: An option is neither known nor one that only Ray uses.
     """
     unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
     if unknown:

@@ -1,4 +1,4 @@
-"""The readers of databases, and of sources of one's own."""
+"""The readers of databases and of custom sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dray.data.sources.datasource import Datasource
 from dray.errors import ConfigError
 
 _SQL_ROWS = 4096
-# Bytes of a part of a source, and the number of parts where its size is not known.
+# Bytes of a part of a source, and the number of parts if its size is unknown.
 _PART_BYTES, _PARTS = 64 << 20, 12
 
 
@@ -27,12 +27,13 @@ def read_sql(
     sql_params: Sequence[object] | Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return the rows of a query as a dataset; it is asked each time that rows are needed.
+    """Return the rows of a query as a dataset; the query runs whenever rows are requested.
 
     Args:
         sql: The query.
-        connection_factory: Returns a connection as PEP 249 has it, such as `sqlite3.connect(...)`.
-        sql_params: Values of the query.
+        connection_factory: Returns a connection as defined by PEP 249, such as
+            `sqlite3.connect(...)`.
+        sql_params: The parameters of the query.
         options: Other options of Ray Data; dray ignores them.
 
     Example:
@@ -63,12 +64,13 @@ def read_datasource(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Return a source of your own as a dataset; it is asked each time that rows are needed.
+    """Return a source of your own as a dataset; it is read whenever rows are requested.
 
     Args:
         datasource: The source.
-        parallelism: The number of tasks to ask it for; -1 is one for each 64 MiB.
-        override_num_blocks: The same.
+        parallelism: The number of read tasks to request; -1 requests one for each 64 MiB, or 12 if
+            the size is unknown.
+        override_num_blocks: The same; it overrides `parallelism`.
         options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_datasource, options)
@@ -87,7 +89,7 @@ def read_datasource(
 
 
 def _read(task: Callable[[], Iterable[Batch]], called: str) -> Iterator[Block]:
-    """Yield the blocks of a task, and say which one fails."""
+    """Yield the blocks of a read task; an error names the task."""
     function = UserFunction(task, "read_datasource", called=called)
     blocks: Iterator[Batch] | None = None
     while True:

@@ -1,4 +1,4 @@
-"""The readers of texts, arrays, images, and files of any kind."""
+"""The readers of texts, arrays, images and binary files."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def read_text(
     shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
-    """Return files of text as a dataset, with the column `text` and a row a line.
+    """Return text files as a dataset with the column `text` and a row for each line.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
-        encoding: Their encoding.
-        drop_empty_lines: Whether lines without text are left out.
+        encoding: The encoding of the files.
+        drop_empty_lines: Whether to skip lines without text.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values of columns.
         include_paths: Whether to add a column `path` with the path of each row's file.
@@ -68,10 +68,10 @@ def read_binary_files(
     shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
-    """Return files as a dataset with the column `bytes`, a row a file.
+    """Return files as a dataset with the column `bytes` and a row for each file.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         include_paths: Whether to add a column `path` with the path of each row's file.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
@@ -107,13 +107,13 @@ def read_images(
     shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
-    """Return images as a dataset with the column `image` of arrays, a row a file.
+    """Return images as a dataset with the column `image` of arrays and a row for each file.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
-        size: Height and width that images are brought to.
-        mode: Mode of Pillow, such as "RGB", that images are brought to.
+        size: The height and width to which images are resized.
+        mode: The Pillow mode to which images are converted, such as "RGB".
         include_paths: Whether to add a column `path` with the path of each row's file.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values, such as
@@ -162,10 +162,10 @@ def read_numpy(
     allow_pickle: bool = False,
     **options: object,
 ) -> Dataset:
-    """Return files of NumPy (.npy) as a dataset with the column `data`, a row an entry.
+    """Return NumPy files (.npy) as a dataset with the column `data` and a row for each entry.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         include_paths: Whether to add a column `path` with the path of each row's file.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
@@ -173,7 +173,7 @@ def read_numpy(
         ignore_missing_paths: Whether to skip missing paths.
         file_extensions: Extensions of the files to read in a directory.
         shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
-        allow_pickle: Whether to load arrays of objects, which may run any code.
+        allow_pickle: Whether to load arrays of objects; this may run any code.
         options: Other options of Ray Data; dray ignores them.
     """
     known_options(read_numpy, options)

@@ -1,4 +1,4 @@
-"""The readers of tables that keep their earlier states: Iceberg, Delta Lake and Lance."""
+"""The readers of versioned tables: Iceberg, Delta Lake and Lance."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def read_iceberg(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Return a table of Iceberg as a dataset, as it is now; pyiceberg reads it.
+    """Return the present state of an Iceberg table as a dataset, read with pyiceberg.
 
     Args:
-        table_identifier: Its name, such as `"sales.orders"`.
-        row_filter: Choice of rows, as pyiceberg has it: a text such as `"x > 3"`, or an expression.
+        table_identifier: The name of the table, such as `"sales.orders"`.
+        row_filter: A filter for rows as in pyiceberg: a string such as `"x > 3"`, or an expression.
         parallelism: Ignored; for compatibility with Ray.
-        selected_fields: The columns.
-        snapshot_id: A state of the table; None is the newest.
-        scan_kwargs: Further arguments of `Table.scan`.
-        catalog_kwargs: The catalog, as `pyiceberg.catalog.load_catalog` takes it: `name`, `type`,
-            `uri` and the like.
+        selected_fields: The columns to read.
+        snapshot_id: The snapshot to read; None selects the latest.
+        scan_kwargs: More arguments of `Table.scan`.
+        catalog_kwargs: The arguments of `pyiceberg.catalog.load_catalog`: `name`, `type`, `uri` and
+            so on.
         override_num_blocks: Ignored; for compatibility with Ray.
         options: Other options of Ray Data; dray ignores them.
 
@@ -91,22 +91,22 @@ def read_delta(
     override_num_blocks: int | None = None,
     **options: Any,
 ) -> Dataset:
-    """Return a table of Delta Lake as a dataset, as it is now; deltalake reads its log.
+    """Return the present state of a Delta Lake table as a dataset; deltalake reads the table's log.
 
     Args:
-        path: Its directory, or a URL that deltalake knows.
-        version: A state of the table; None is the newest.
-        storage_options: Credentials and the like, as `deltalake.DeltaTable` takes them.
-        filesystem: Of Arrow, with the table as its root; default: deltalake's.
-        columns: Those to read; default: all.
+        path: The directory of the table, or a URL that deltalake supports.
+        version: The version to read; None selects the latest.
+        storage_options: Credentials and other options, as for `deltalake.DeltaTable`.
+        filesystem: An Arrow filesystem whose root is the table; default: deltalake's.
+        columns: The columns to read; default: all.
         parallelism: Ignored; for compatibility with Ray.
         shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
         include_paths: Whether to add a column `path` with the path of each row's file.
         override_num_blocks: Ignored; for compatibility with Ray.
-        options: Those of `pyarrow.dataset.Fragment.to_batches`, such as `filter`.
+        options: Options of `pyarrow.dataset.Fragment.to_batches`, such as `filter`.
 
     Raises:
-        ConfigError: There are several paths, or no such columns.
+        ConfigError: Several paths are given, or a column is missing.
         MissingDependencyError: deltalake is not installed.
     """
     of_arrow = known_options(read_delta, options, _OF_FRAGMENTS)
@@ -152,20 +152,20 @@ def read_lance(
     override_num_blocks: int | None = None,
     **options: object,
 ) -> Dataset:
-    """Return one or several datasets of Lance as a dataset, as they are now; pylance reads them.
+    """Return the present state of one or several Lance datasets as a dataset, read with pylance.
 
     Args:
         uri: The directory or URL, or a list of them.
-        version: The number or tag of a state; None is the newest.
-        columns: Those to read; default: all.
-        filter: Choice of rows, as SQL has it after WHERE.
-        storage_options: Credentials and the like, as `lance.dataset` takes them.
-        scanner_options: Further arguments of `LanceDataset.scanner`.
+        version: The version number or tag to read; None selects the latest.
+        columns: The columns to read; default: all.
+        filter: A filter for rows, written as an SQL WHERE condition.
+        storage_options: Credentials and other options, as for `lance.dataset`.
+        scanner_options: More arguments of `LanceDataset.scanner`.
         override_num_blocks: Ignored; for compatibility with Ray.
         options: Other options of Ray Data; dray ignores them.
 
     Raises:
-        ConfigError: There are no paths.
+        ConfigError: No path is given.
         MissingDependencyError: pylance is not installed.
     """
     known_options(read_lance, options)

@@ -1,4 +1,4 @@
-"""The readers of files whose records are samples for a training."""
+"""The readers of files whose records are training samples."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ def read_webdataset(
     arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return archives of WebDataset (tar) as a dataset: a row a sample, a column an ending.
+    """Return WebDataset archives (tar) as a dataset: a row per sample, a column per file extension.
 
-    Beside them are `__key__`, the name of a sample, and `__url__`, the path of its archive.
+    Two columns are added: `__key__`, the name of the sample, and `__url__`, the path of its
+    archive.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
-        decoder: True makes values of files by their endings: texts (txt), numbers (cls), objects
-            (json), arrays (npy), images (jpg, png; "PIL" leaves them to Pillow), MessagePack (mp).
-            A function takes a sample, a dict of bytes, and returns another one; a list has
-            several of these; None leaves bytes as they are.
-        fileselect: Names of the files that count: patterns, or a function.
-        filerename: A function that makes another name of that of a file, or several.
-        suffixes: Endings of the files that count, such as `["txt", "jpg"]`, or a function.
+        decoder: True decodes files by their extensions: text (txt), integers (cls), objects (json),
+            arrays (npy), images (jpg, png; "PIL" returns Pillow images) and MessagePack (mp). A
+            function gets a sample (a dict of bytes) and returns a sample; a list applies several
+            decoders; None keeps bytes.
+        fileselect: Patterns of the names of files to read, or a function that selects them by name.
+        filerename: A function from a file's name to a new name, or a list of such functions.
+        suffixes: The extensions of files to read, such as `["txt", "jpg"]`, or a function.
         verbose_open: Ignored; for compatibility with Ray.
         expand_json: Whether the fields of the object in `json` become columns.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
@@ -59,8 +60,8 @@ def read_webdataset(
         options: Other options of Ray Data; dray ignores them.
 
     Raises:
-        ConfigError: A file is pickled (pt, pkl), which no decoder of dray's loads.
-        StorageError: An archive cannot be read, or is not sorted by name.
+        ConfigError: A file is pickled (pt, pkl); dray's decoders do not load pickles.
+        StorageError: An archive cannot be read, or its files are not sorted by name.
     """
     known_options(read_webdataset, options)
     found = find_files(
@@ -86,10 +87,10 @@ def read_avro(
     arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return files of Avro as a dataset, with a row for each record; fastavro reads them.
+    """Return Avro files as a dataset with a row for each record, read with fastavro.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values of columns.
@@ -127,16 +128,16 @@ def read_tfrecords(
     arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return files of TFRecord as a dataset, with a row for each `tf.train.Example`.
+    """Return TFRecord files as a dataset with a row for each `tf.train.Example`.
 
-    A feature with one value at most in each of the first 4096 records, or 8 MiB, is that value in
-    all rows, and else a list. Checksums of records are not looked at.
+    dray looks at the first 4096 records, or 8 MiB. A feature that has at most one value in each of
+    them is a single value in all rows; other features are lists. Checksums are not verified.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
-        tf_schema: The features and their kinds, a `tensorflow_metadata.proto.v0.schema_pb2.Schema`;
-            all of them are lists then.
+        tf_schema: A `tensorflow_metadata.proto.v0.schema_pb2.Schema` with the features and their
+            types; all features are then lists.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values of columns.
         include_paths: Whether to add a column `path` with the path of each row's file.
@@ -148,9 +149,9 @@ def read_tfrecords(
         options: Other options of Ray Data; dray ignores them.
 
     Raises:
-        ConfigError: `tf_schema` is none.
-        StorageError: A file cannot be read, holds other messages, or others than `tf_schema` or the
-            first records say.
+        ConfigError: `tf_schema` is not such a schema.
+        StorageError: A file cannot be read, contains other messages, or contradicts `tf_schema` or
+            the first records.
     """
     known_options(read_tfrecords, options)
     found = find_files(

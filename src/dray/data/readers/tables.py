@@ -1,4 +1,4 @@
-"""The readers of files that hold tables."""
+"""The readers of files that contain tables."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ def read_parquet(
     allow_pickle: bool = False,
     **options: object,
 ) -> Dataset:
-    """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
+    """Return Parquet files as a dataset; their footers are read now, and rows when requested.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
-        columns: Those to read; default: all.
-        override_num_blocks: Number of places to read from in turn, at most one for each row
-            group; default: up to 12. Each rank reads from its share of them.
+        columns: The columns to read; default: all.
+        override_num_blocks: The number of lanes, places to read from in turn; at most one for each
+            row group; default: up to 12. Each rank reads from its share of the lanes.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values; default: `kind=a`.
         include_paths: Whether to add a column `path` with the path of each row's file.
         ignore_missing_paths: Whether to skip missing paths.
         file_extensions: Extensions of the files to read in a directory.
         shuffle: "files" or a FileShuffleConfig, to read files in a new order in each epoch.
-        schema: The columns and their types; default: those of all files, where a column that a
-            file lacks is None, and has a type that holds the values of all files.
-        allow_pickle: Whether to load values that were pickled, which may run any code.
+        schema: The columns and their types; default: the columns of all files, with types that hold
+            the values of all files. A column that a file lacks is None.
+        allow_pickle: Whether to load pickled values; this may run any code.
         options: Other options of Ray Data; dray ignores them.
 
     Raises:
-        ConfigError: There are no such files or columns, or one is pickled.
-        StorageError: One cannot be read, or not together with the others.
+        ConfigError: A file or column is missing, or a column is pickled.
+        StorageError: A file cannot be read, or does not match the others.
     """
     known_options(read_parquet, options)
     found = find_files(
@@ -89,10 +89,10 @@ def read_csv(
     arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return files of CSV as a dataset.
+    """Return CSV files as a dataset.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         override_num_blocks: Ignored; for compatibility with Ray.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
@@ -129,16 +129,16 @@ def read_json(
     arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
-    """Return files of JSON as a dataset: an object a line, or a list of objects.
+    """Return JSON files as a dataset; a file has an object per line, or a list of objects.
 
-    Arrow, which reads lines, has no limit of how deep they are nested: 100,000 brackets in one
-    another end the process.
+    Arrow, which parses lines, does not limit the depth of nesting: 100,000 nested brackets crash
+    the process.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
-        lines: Whether each line is a row, whatever it is: a list, whose values have their numbers
-            for names, or an object with values of other types than those before. Else a file's
-            beginning says what it holds.
+        paths: Files, directories, globs or URLs that fsspec supports.
+        lines: Whether each line is a row even if it is a list, whose values get their numbers as
+            names, or an object with other types than the previous ones. If False, the beginning of
+            a file determines its form.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         override_num_blocks: Ignored; for compatibility with Ray.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
@@ -172,10 +172,10 @@ def read_orc(
     shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
-    """Return files of ORC as a dataset, which are read stripe by stripe.
+    """Return ORC files as a dataset; they are read stripe by stripe.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values of columns.

@@ -109,7 +109,7 @@ class _FileDatasink(Datasink[None]):
     """Files of a kind of your own, in a directory.
 
     Args:
-        path: The directory, or a URL that fsspec knows.
+        path: The directory, or a URL that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
         try_create_dir: Ignored; for compatibility with Ray.
         open_stream_args: As for `pyarrow.fs.FileSystem.open_output_stream`.
@@ -207,7 +207,7 @@ class BlockBasedFileDatasink(_FileDatasink):
     """Files of a kind of your own with many rows each; override `write_block_to_file`.
 
     Args:
-        path: The directory, or a URL that fsspec knows.
+        path: The directory, or a URL that fsspec supports.
         min_rows_per_file: The least rows of a file but the last; None is 128 MiB of them.
         options: As for `RowBasedFileDatasink`: `filesystem`, `filename_provider`, `file_format`,
             `mode` and so on.

@@ -104,7 +104,7 @@ class FileBasedDatasource(Datasource):
     It yields blocks of the rows of a file, which is open at its beginning.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows.
+        paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         schema: Ignored; for compatibility with Ray.
         open_stream_args: As for `pyarrow.fs.FileSystem.open_input_stream`.

@@ -21,7 +21,7 @@ def downloaded(uris: Sequence[str | None], filesystem: Filesystem = None) -> lis
     """Return the contents of files; None where there is none, or it cannot be read.
 
     Args:
-        uris: Paths of this machine, or URLs that fsspec knows.
+        uris: Paths of this machine, or URLs that fsspec supports.
         filesystem: Of Arrow or fsspec; default: what each says.
     """
 

@@ -38,7 +38,7 @@ def find_files(
     """Return the files that paths mean, and the filesystem of Arrow that they are on.
 
     Args:
-        paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
+        paths: Files, directories, globs or URLs that fsspec supports; all on one filesystem.
         endings: Extensions of the files to read in a directory.
         filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
         passing: Chooses among them; None takes all.

@@ -113,7 +113,7 @@ class Target:
     """A directory to write into, made if need be.
 
     Attributes:
-        path: The directory, or a URL that fsspec knows.
+        path: The directory, or a URL that fsspec supports.
         mode: The way to go on if there are files.
         filesystem: Of Arrow or fsspec, if the path is on another one than it says.
         filenames: Names the files; None leaves it to dray.
