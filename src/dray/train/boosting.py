@@ -1,4 +1,4 @@
-"""The parts that XGBoost and LightGBM share: reports of rounds, models as checkpoints, threads."""
+"""Code shared by XGBoost and LightGBM: reports of rounds, models as checkpoints, threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from dray import train  # for the report() that is there when it is called
+from dray import train  # report() is looked up at each call
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
 from dray.compat.attributes import entry_of
@@ -36,12 +36,12 @@ C = TypeVar("C", bound="BoosterCheckpoint[Any]")
 
 
 def limit_threads(library: ctypes.CDLL) -> None:
-    """Have a library compute in this thread with as many threads as the worker has.
+    """Limit a library, for calls of this thread, to the number of threads of the worker.
 
     OpenMP reads `OMP_NUM_THREADS` when it is loaded, and in a fork it was loaded before.
 
     Args:
-        library: One that is linked with OpenMP.
+        library: A library that is linked with OpenMP.
     """
     threads = asked_threads(os.environ)
     set_threads = getattr(library, "omp_set_num_threads", None)
@@ -50,7 +50,7 @@ def limit_threads(library: ctypes.CDLL) -> None:
 
 
 class RoundReports:
-    """The reports of a run that boosts: metrics of every round, and now and then the model.
+    """The reports of a boosted model: the metrics of every round, and of some rounds the model.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -77,7 +77,7 @@ class RoundReports:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what another training has saved."""
+        """Forget the saved model of an earlier training."""
         self._saved_at = -1
 
     def is_due(self, rounds: int) -> bool:
@@ -94,9 +94,10 @@ class RoundReports:
         """Report the results of a round.
 
         Args:
-            results: Evaluation results, by name; of each the newest value.
-            rounds: Rounds of the model that is saved, if one is.
-            save: Saves the model to a path, if it is to be saved; all ranks say so alike.
+            results: The newest value of each evaluation result, by name.
+            rounds: Number of rounds of the model, if it is to be saved.
+            save: Function that saves the model to a path, if it is to be saved; all ranks give one
+                or none.
         """
         metrics = self._chosen(results)
         if save is None:
@@ -120,11 +121,11 @@ class RoundReports:
 
 @contextlib.contextmanager
 def model_file(checkpoint: Checkpoint, filename: str) -> Iterator[str]:
-    """Give where a checkpoint has its model.
+    """Yield the path of the model's file of a checkpoint.
 
     Raises:
-        ConfigError: It is no checkpoint.
-        StorageError: It has no such file.
+        ConfigError: The argument is no checkpoint.
+        StorageError: The checkpoint has no such file.
     """
     if not isinstance(checkpoint, Checkpoint):
         raise ConfigError(f"checkpoint must be a dray.train.Checkpoint, not {checkpoint!r}")
@@ -139,10 +140,10 @@ def model_file(checkpoint: Checkpoint, filename: str) -> Iterator[str]:
 
 
 class BoosterCheckpoint(Checkpoint, Generic[Booster]):
-    """A checkpoint that holds a model, in a file of a name."""
+    """A checkpoint that holds a model, in a file with a fixed name."""
 
     MODEL_FILENAME: ClassVar[str]
-    _kind: ClassVar[Callable[..., Any]]  # of the model
+    _kind: ClassVar[Callable[..., Any]]  # the model's type
 
     @classmethod
     def from_model(cls: type[C], booster: Booster, *, path: str | None = None) -> C:
@@ -150,7 +151,7 @@ class BoosterCheckpoint(Checkpoint, Generic[Booster]):
 
         Args:
             booster: The model.
-            path: The directory; default: a new temporary one, which is yours to delete.
+            path: The directory; default: a new temporary one, which you delete.
         """
         directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")
         os.makedirs(directory, exist_ok=True)
@@ -162,7 +163,7 @@ class BoosterCheckpoint(Checkpoint, Generic[Booster]):
         """Load the model.
 
         Raises:
-            StorageError: There is none.
+            StorageError: The checkpoint has no model.
         """
         with model_file(self, self.MODEL_FILENAME) as path:
             model: Booster = self._kind(model_file=path)
@@ -170,10 +171,11 @@ class BoosterCheckpoint(Checkpoint, Generic[Booster]):
 
 
 def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame whose categories are those of all ranks, which must call it alike.
+    """Return a frame that has the categories of all ranks; all ranks must call this function.
 
-    Trees see the numbers of categories, and each rank has only those that its files name. Their
-    order is that of their names, so that a run that resumes on other workers has the same numbers.
+    Trees use the codes of categories, and each rank has only the categories of its own files. The
+    codes follow the order of the names, so that a run that resumes on other workers has the same
+    codes.
     """
     own = {
         name: kind.categories.tolist()
@@ -192,11 +194,11 @@ def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class OlderForm:
-    """A training that a trainer was given by its data and parameters, without a function.
+    """A training in Ray's older form: datasets and parameters instead of a train function.
 
     Attributes:
-        num_boost_round: Rounds of the model, those before a restart included.
-        datasets: Names of the datasets; one is for training, the others are evaluated.
+        num_boost_round: Rounds of the model, including those before a restart.
+        datasets: Names of the datasets; one is for training, the others are for evaluation.
         options: Further arguments of the framework's `train`.
     """
 
@@ -210,7 +212,7 @@ class OlderForm:
         """Return this rank's share of a dataset: a DataFrame, and the labels.
 
         Raises:
-            ConfigError: It lacks the column of labels.
+            ConfigError: The dataset lacks the column of labels.
         """
         frame = get_dataset_shard(name).materialize().to_pandas()
         if self.label_column not in frame:
@@ -222,7 +224,7 @@ class OlderForm:
         return frame.drop(columns=[self.label_column]), frame[self.label_column]
 
     def reporting(self, kind: type[Reporting]) -> tuple[Reporting, dict[str, Any]]:
-        """Return the callback that reports, a new one unless the arguments have one, and those."""
+        """Return the reporting callback, new if the options have none, and the options with it."""
         callbacks = list(self.options.get("callbacks") or [])
         given = [callback for callback in callbacks if isinstance(callback, kind)]
         report = given[0] if given else kind()
@@ -231,7 +233,7 @@ class OlderForm:
 
     @property
     def evaluated(self) -> list[str]:
-        """The names of the datasets that are only evaluated."""
+        """The names of the datasets that are only for evaluation."""
         return [name for name in self.datasets if name != TRAIN_DATASET_KEY]
 
 
@@ -245,10 +247,10 @@ def train_function(
     datasets: Mapping[str, Any] | None,
     options: Mapping[str, Any],
 ) -> Callable[..., Any]:
-    """Return the train function of a trainer: the one it was given, or that of the older form.
+    """Return the train function of a trainer: the given one, or the one of the older form.
 
     Raises:
-        ConfigError: There are both, or neither, or something of the older form is missing.
+        ConfigError: Both are given, or neither, or the older form is incomplete.
     """
     name, known = trainer.__name__, tuple(inspect.signature(trainer).parameters)[:-1]
     if label_column is None and params is None and num_boost_round is None:
@@ -268,7 +270,7 @@ def train_function(
             f"datasets={{{TRAIN_DATASET_KEY!r}: ...}}"
         )
     gone = {each: value for each, value in options.items() if entry_of(f"{name}()", each)}
-    check_arguments(name, gone, known)  # before a worker's train() does, which knows less
+    check_arguments(name, gone, known)  # in the driver, before a worker's train() refuses them
     options = {each: value for each, value in options.items() if each not in gone}
     rounds = plain(10 if num_boost_round is None else num_boost_round)
     if not is_whole(rounds, 1):

@@ -1,4 +1,4 @@
-"""Transformers' Trainer in the workers of a TorchTrainer: reports with its checkpoints."""
+"""Transformers' Trainer in the workers of a TorchTrainer: checks, and reports with checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dray import train  # for the report() that is there when it is called
+from dray import train  # report() is looked up at each call
 from dray.checks import require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError, StorageError
@@ -27,12 +27,12 @@ import transformers  # noqa: E402 (what is above says how to install it)
 
 
 class RayTrainReportCallback(transformers.TrainerCallback):
-    """Reports Transformers' metrics with each checkpoint that its Trainer saves.
+    """A callback that reports Transformers' metrics with each checkpoint that its Trainer saves.
 
-    The Trainer's folder `checkpoint-N` moves from `output_dir` into the run's directory, where it
-    is the folder `checkpoint` of the reported checkpoint: give that to
-    `Trainer.train(resume_from_checkpoint=...)`. The best one so far is copied, since the Trainer
-    refers to it, and so is what it sends to the Hub. Rank 0 does so for all.
+    Rank 0 moves the Trainer's directory `checkpoint-N` from `output_dir` into the run's directory.
+    There it is the directory `checkpoint` of the reported checkpoint: pass that to
+    `Trainer.train(resume_from_checkpoint=...)`. Two kinds of checkpoints are copied instead: the
+    best one so far, because the Trainer refers to it, and checkpoints that go to the Hub.
 
     Example:
         >>> def train_loop():
@@ -45,12 +45,12 @@ class RayTrainReportCallback(transformers.TrainerCallback):
     CHECKPOINT_NAME = "checkpoint"
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report what was logged last, and the checkpoint that was saved."""
+        """Report the last logged metrics, with the saved checkpoint."""
         metrics: dict[str, Any] = {}
         for logged in state.log_history:
             metrics.update(logged)
         name = current_session("RayTrainReportCallback").name_to_upload()
-        collective.barrier()  # every rank writes a file or two of its own into the folder
+        collective.barrier()  # every rank writes one or two files into the directory
         if get_context().get_world_rank() != 0:
             train.report(metrics)
             return
@@ -71,7 +71,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):
         )
 
     def _upload(self, metrics: dict[str, Any], saved: str, *, keep: bool) -> None:
-        """Report a folder that lies here, of a run that does not."""
+        """Report a directory on this machine, for a run on remote storage."""
         with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as directory:
             os.symlink(os.path.abspath(saved), os.path.join(directory, self.CHECKPOINT_NAME))
             train.report(metrics, checkpoint=Checkpoint.from_directory(directory))
@@ -83,13 +83,13 @@ DrayTrainReportCallback = RayTrainReportCallback
 
 
 def prepare_trainer(trainer: Any) -> Any:
-    """Return a Trainer of Transformers, if it fits the run.
+    """Check that a Trainer of Transformers fits the run, and return it.
 
     Args:
         trainer: The Trainer.
 
     Raises:
-        ConfigError: It is something else, or trains with other processes than the run has.
+        ConfigError: The argument is no Trainer, or its number of processes is not the run's.
         NotInTrainingError: Called outside a train function.
     """
     workers = get_context().get_world_size()
@@ -106,7 +106,7 @@ def prepare_trainer(trainer: Any) -> Any:
 
 
 def _take_shards(trainer: Any) -> None:
-    """Have a Trainer take what `iter_torch_batches` returns as its batches."""
+    """Make a Trainer accept the results of `iter_torch_batches` as its datasets."""
     train, evaluate = trainer.get_train_dataloader, trainer.get_eval_dataloader
 
     def of_training() -> Any:
@@ -115,23 +115,23 @@ def _take_shards(trainer: Any) -> None:
 
     def of_evaluation(eval_dataset: Any = None) -> Any:
         given = trainer.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(given, str):  # of several it has the names
+        if isinstance(given, str):  # the name of one of several datasets
             given = trainer.eval_dataset[given]
         return _loader(given) if is_of_shard(given) else evaluate(eval_dataset)
 
     trainer.get_train_dataloader = of_training
     trainer.get_eval_dataloader = of_evaluation
     if is_of_shard(trainer.train_dataset) and trainer.train_dataset.resumes:
-        trainer.args.ignore_data_skip = True  # the shard has skipped what was seen
+        trainer.args.ignore_data_skip = True  # the shard has skipped the rows that were seen
 
 
 def _loader(batches: Iterable[Any]) -> Any:
-    """Return a loader of batches that draws no random number that the Trainer has restored."""
+    """Return a loader of batches that draws nothing from the Trainer's restored random state."""
     import torch
     from torch.utils.data import DataLoader, IterableDataset
 
     class Epochs(IterableDataset[Any]):
-        """Its iterations are epochs of the batches."""
+        """A dataset whose iterations are epochs of the batches."""
 
         def __iter__(self) -> Iterator[Any]:
             return _epoch(batches)
@@ -140,7 +140,7 @@ def _loader(batches: Iterable[Any]) -> Any:
 
 
 def _epoch(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield what is left of an epoch, or the next if nothing is: the Trainer would stop there."""
+    """Yield the rest of an epoch; if that is empty, the next epoch, or the Trainer would stop."""
     is_empty = True
     for batch in batches:
         is_empty = False

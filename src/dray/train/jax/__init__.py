@@ -1,4 +1,4 @@
-"""JAX: the trainer, and how its workers become one JAX program over all their devices."""
+"""JAX: the trainer, and the hooks that connect its workers as one JAX program."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from dray.train.worker.network_env import choose_interface, hold_port, host_port
 __all__ = ["JaxConfig", "JaxTrainer"]
 
 _GPU_PLATFORMS = ("cuda", "rocm")
-# As long as JAX itself waits for other processes.
+# JAX's own time limit for the other processes.
 _RENDEZVOUS_S = 300.0
-# The limit of collectives on CPUs; jaxlib 0.8.2 knows it, 0.8.0 does not.
+# The time limit of collectives on CPUs; jaxlib 0.8.2 has this flag, 0.8.0 does not.
 _LIMIT_FLAG = "xla_cpu_collective_timeout_seconds"
-# The packages of which one must be there for JAX to use a platform.
+# JAX needs one of these packages to use a platform.
 _PLUGINS = {
     "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
     "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
@@ -49,13 +49,13 @@ _PLUGINS = {
 }
 # Seconds between attempts to connect to a coordinator that does not listen yet.
 _RETRY_S = 0.005
-# Seconds. Our wait for the shutdown exceeds JAX's, so that its end is seen; JAX's wait for the
-# start exceeds ours, so that our error, which names the missing ranks, comes first.
+# Seconds. dray waits longer for the shutdown than JAX, so that JAX's error comes first. JAX waits
+# longer for the start than dray, so that dray's error, which names the missing ranks, comes first.
 _SLACK_S = 10
 
 
 class JaxBackend(Backend):
-    """Gives every worker its platform, and joins several of them before the train function."""
+    """The hooks that set each worker's platform, and connect the workers."""
 
     def collectives(
         self,
@@ -63,7 +63,7 @@ class JaxBackend(Backend):
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
-        """Return what JAX would run on."""
+        """Return the platform that JAX would run on."""
         assert isinstance(backend_config, JaxConfig)
         family = family_at(positions[0].place)
         platforms = _platforms(None if family is None else family.name, backend_config)
@@ -72,7 +72,7 @@ class JaxBackend(Backend):
         return f"JAX on {chosen}", ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Prepare JAX on every worker; several of them then meet at rank 0."""
+        """Prepare JAX on every worker; if there are several, connect them through rank 0."""
         assert isinstance(backend_config, JaxConfig)
         workers = worker_group.workers
         slices = [position.place.slice_name for position in worker_group.positions]
@@ -95,9 +95,9 @@ class JaxBackend(Backend):
             worker_group.execute(_join, backend_config, rendezvous, port)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have the workers part."""
+        """Disconnect the workers."""
         assert isinstance(backend_config, JaxConfig)
-        if len(worker_group) > 1:  # JAX's own limit comes first, and says more
+        if len(worker_group) > 1:  # JAX's own limit comes first, and its error says more
             limit_s = backend_config.shutdown_timeout_s + _SLACK_S
             worker_group.execute(_shutdown_distributed, timeout_s=limit_s)
 
@@ -106,18 +106,18 @@ class JaxBackend(Backend):
 class JaxConfig(BackendConfig):
     """Options of the JAX program that the workers form.
 
-    JAX runs on what each worker has: on its GPUs or TPU chips, else on its CPUs. The environment
-    variable `JAX_PLATFORMS`, on the driver or in `worker_runtime_env`, decides before all else.
+    JAX runs on the GPUs or TPU chips of each worker, or on its CPUs if it has neither. The
+    environment variable `JAX_PLATFORMS`, on the driver or in `worker_runtime_env`, overrides this.
 
     Args:
         use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
         use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
-        timeout_s: Seconds for workers to find one another, and on CPUs for a collective;
-            default: as JAX itself, 300 for the one and 1800 for the other.
-        shutdown_timeout_s: Seconds for the workers to part.
+        timeout_s: Time limit in seconds for the connection of the workers, and on CPUs for each
+            collective; default: JAX's own limits, 300 for the connection and 1800 for a collective.
+        shutdown_timeout_s: Time limit in seconds for the disconnection of the workers.
 
     Raises:
-        ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are wanted.
+        ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are true.
 
     Example:
         >>> from dray.train.jax import JaxConfig
@@ -131,7 +131,7 @@ class JaxConfig(BackendConfig):
         *BackendConfig.modules,
         "jax",
         "jax.experimental.multihost_utils",
-        "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
+        "jaxlib.mlir.dialects.mhlo",  # imported by the first jitted function
         "dray.train.jax",
     )
 
@@ -150,7 +150,7 @@ class JaxConfig(BackendConfig):
         self.check()
 
     def check(self) -> None:
-        """Raise ConfigError if an option, which may have been set since, is malformed."""
+        """Raise ConfigError if an option is malformed; options may be set after construction."""
         for name in ("use_tpu", "use_gpu"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ConfigError(
@@ -166,10 +166,10 @@ class JaxConfig(BackendConfig):
 
 @checked_arguments("JaxTrainer")
 class JaxTrainer(DataParallelTrainer):
-    """Runs a JAX train function on many workers, which are the processes of one JAX program.
+    """A trainer that runs a JAX train function on many workers: the processes of one JAX program.
 
-    In the function, `jax.devices()` are the devices of all workers, `jax.local_devices()` are the
-    worker's own, and `jax.process_index()` is its rank. Several CPU workers are one program too.
+    In the function, `jax.devices()` lists the devices of all workers, `jax.local_devices()` the
+    worker's own, and `jax.process_index()` is its rank. CPU workers are connected in the same way.
 
     Args:
         train_loop_per_worker: The train function. It takes no argument, or one: the config.
@@ -227,7 +227,7 @@ def _this_process() -> tuple[str, int]:
 
 
 def _check_sharing(platforms: str, *, sharing: bool) -> None:
-    """Raise ConfigError if two workers would use one GPU: JAX has nothing but NCCL (or RCCL)."""
+    """Raise ConfigError if two workers would use one GPU: JAX has only NCCL (or RCCL) for GPUs."""
     if sharing and not {*_GPU_PLATFORMS, "gpu"}.isdisjoint(platforms.split(",")):
         raise ConfigError(
             "workers share a GPU, and JAX connects them by NCCL, which cannot connect two ranks on "
@@ -236,21 +236,21 @@ def _check_sharing(platforms: str, *, sharing: bool) -> None:
         )
 
 
-# In the worker.
+# The functions below run in the worker.
 
 
 def _prepare(
     config: JaxConfig, slices: Sequence[str], address: str, sharing: bool, driver: tuple[str, int]
 ) -> str:
-    """Set what JAX reads, before anything in this worker uses it.
+    """Set the variables that JAX reads, before this worker uses JAX.
 
     Returns:
-        Why JAX cannot use the worker's accelerator, or "".
+        The reason why JAX cannot use the worker's accelerator, or "".
 
     Raises:
         ConfigError: Two workers would use one GPU.
     """
-    if _this_process() == driver:  # with the inline engine JAX is the user's own
+    if _this_process() == driver:  # on the inline engine, JAX is the user's own
         return ""
     assignment = current_session("JaxTrainer").assignment
     platforms = _platforms(assignment.family, config)
@@ -260,7 +260,7 @@ def _prepare(
         os.environ["JAX_PLATFORMS"] = platforms
         trouble = _lacks_plugin(platforms.partition(",")[0])
     os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
-    os.environ.setdefault("NPROC", str(asked_threads(os.environ)))  # XLA's word for threads
+    os.environ.setdefault("NPROC", str(asked_threads(os.environ)))  # XLA's thread count
     if os.environ.get("JAX_PLATFORMS", "").startswith((*_GPU_PLATFORMS, "gpu")):
         choose_interface(assignment.address)
     if assignment.world_size > 1 and config.timeout_s is not None:
@@ -273,9 +273,9 @@ def _prepare(
 
 
 def _limit_collectives(timeout_s: float) -> None:
-    """Have a collective on CPUs fail when a rank does not come to it, if this JAX can do that.
+    """Set a time limit for collectives on CPUs, if this version of JAX has one.
 
-    The other platforms have no such limit, and libraries of their own, which end the process at a
+    The other platforms have no such limit. Their own libraries end the process if `XLA_FLAGS` has a
     flag that they do not know.
     """
     flags = os.environ.get("XLA_FLAGS", "").strip()
@@ -287,7 +287,7 @@ def _limit_collectives(timeout_s: float) -> None:
 
 
 def _knows(flag: str) -> bool:
-    """Return whether jaxlib has a flag: nothing tells its flags without reading `XLA_FLAGS`."""
+    """Return whether jaxlib has a flag; any call that lists the flags would parse `XLA_FLAGS`."""
     import jaxlib
 
     for library in Path(jaxlib.__file__).parent.glob("libjax_common.*"):
@@ -301,7 +301,7 @@ def _knows(flag: str) -> bool:
 
 
 def _lacks_plugin(platform: str) -> str:
-    """Return what must be installed for JAX to use a platform; JAX itself falls back silently."""
+    """Return a message if JAX lacks the package for a platform; JAX itself falls back silently."""
     from importlib.metadata import entry_points
 
     packages = _PLUGINS.get(platform)
@@ -317,10 +317,10 @@ def _lacks_plugin(platform: str) -> str:
 
 
 def _platforms(family: str | None, config: JaxConfig) -> str | None:
-    """Return what `JAX_PLATFORMS` is to be; None leaves it to JAX, which may have a plugin.
+    """Return the value of `JAX_PLATFORMS`; None lets JAX decide, which may have a plugin.
 
-    The CPU is always there beside the accelerator, as JAX itself has it: for callbacks, and for
-    what is not worth the accelerator.
+    The CPU is always included beside the accelerator, as in JAX's default: it runs callbacks, and
+    computations that are too small for the accelerator.
     """
     platform = family_named(family).jax_platform if family else "cpu"
     if config.use_tpu:
@@ -335,13 +335,13 @@ def _platforms(family: str | None, config: JaxConfig) -> str | None:
 
 
 def _take_variables(*, on_tpu: bool) -> None:
-    """Have JAX read the environment, whenever it was imported: the fork server had another one."""
+    """Make JAX read the environment again: the fork server has imported it with another one."""
     imported = "jax" in sys.modules
     import jax
 
     if imported:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as the import does
-        if on_tpu:  # the import has set variables too, for libtpu, which the fork server has kept
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # the import of JAX sets it, too
+        if on_tpu:  # the import has set libtpu's variables, but only in the fork server
             from jax._src.cloud_tpu_init import cloud_tpu_init
 
             cloud_tpu_init()
@@ -380,7 +380,7 @@ def _join(config: JaxConfig, rendezvous: RendezvousInfo, port: int) -> None:
     coordinator = host_port(address, port)
     options = {
         "shutdown_timeout_seconds": math.ceil(config.shutdown_timeout_s),
-        # Else JAX looks at Slurm's and others' variables for which of the devices to use.
+        # Otherwise JAX selects devices by variables of Slurm and other launchers.
         "cluster_detection_method": "deactivate",
     }
     known = inspect.signature(jax.distributed.initialize).parameters
@@ -390,7 +390,7 @@ def _join(config: JaxConfig, rendezvous: RendezvousInfo, port: int) -> None:
             assignment.world_size,
             assignment.rank,
             coordinator_bind_address=coordinator,
-            # It aborts the process, and names nobody: what dray says comes first.
+            # JAX aborts the process without a rank's name, so dray's own limit is shorter.
             initialization_timeout=math.ceil(timeout_s) + _SLACK_S,
             **{name: value for name, value in options.items() if name in known},
         )
@@ -400,17 +400,17 @@ def _join(config: JaxConfig, rendezvous: RendezvousInfo, port: int) -> None:
 
 
 def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
-    """Wait until rank 0 listens: gRPC, once refused, waits a second before it tries again.
+    """Wait until rank 0 listens, because gRPC waits a second after a refused connection.
 
     Raises:
-        TimeoutError: It cannot be reached.
+        TimeoutError: Rank 0 cannot be reached.
     """
     deadline = time.monotonic() + timeout_s
     while (left := deadline - time.monotonic()) > 0:
         try:
             socket.create_connection((address, port), left).close()
         except ConnectionRefusedError:
-            time.sleep(_RETRY_S)  # a port tells nobody that it listens
+            time.sleep(_RETRY_S)  # there is no event for a port that begins to listen
         except TimeoutError:
             break
         else:
@@ -423,7 +423,7 @@ def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _without_proxies() -> Iterator[None]:
-    """Hide proxies from gRPC, which would look for the other workers behind them."""
+    """Hide proxy variables from gRPC, which would connect to the other workers through a proxy."""
     hidden = {k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")}
     for name in hidden:
         del os.environ[name]
@@ -434,9 +434,10 @@ def _without_proxies() -> Iterator[None]:
 
 
 def _keep_collectives_at(address: str) -> None:
-    """Have collectives on CPUs listen at this node's address.
+    """Make collectives on CPUs listen at this node's address.
 
-    JAX would take the one that the host's name resolves to, if it does, and has no option for it.
+    By default JAX listens at the address that the host's name resolves to, if any, and it has no
+    option for another one.
     """
     from jax._src import distributed, xla_bridge
     from jax._src.lib import xla_client
@@ -444,7 +445,7 @@ def _keep_collectives_at(address: str) -> None:
 
     make_client = getattr(xla_bridge, "make_cpu_client", None)
     make_gloo = getattr(getattr(xla_client, "_xla", None), "make_gloo_tcp_collectives", None)
-    if make_client is None or make_gloo is None:  # an internal part of JAX that has moved
+    if make_client is None or make_gloo is None:  # JAX has moved these internal functions
         return
 
     def make() -> object:
@@ -457,7 +458,7 @@ def _keep_collectives_at(address: str) -> None:
 
 
 def _shutdown_distributed() -> None:
-    """Take this worker out of the program, if the train function has not done it."""
+    """Disconnect this worker from the JAX program, if the train function has not done so."""
     import jax
 
     jax.distributed.shutdown()

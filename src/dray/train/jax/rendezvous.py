@@ -1,4 +1,4 @@
-"""Rendezvous of JAX's ranks before JAX connects them, so that missing ones are named."""
+"""Rendezvous of JAX's ranks before JAX connects them, so that an error can name missing ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dray.errors import join_names
 _TOKEN_BYTES = 16
 _RANK_BYTES = 4
 _GO_ON = b"!"
-# Seconds by which the others give up later than rank 0, which knows the missing ranks.
+# The other ranks wait so many seconds longer than rank 0, which knows the missing ranks.
 _RANK_ZERO_FIRST_S = 5.0
 
 
@@ -24,10 +24,10 @@ class RendezvousInfo(NamedTuple):
     """The address of a rendezvous.
 
     Attributes:
-        address: Of rank 0's node.
+        address: Address of rank 0's node.
         port: Port on which rank 0 listens.
-        token: Secret that tells ranks of this run from strangers.
-        timeout_s: Seconds for the ranks to come.
+        token: Secret that only ranks of this run have.
+        timeout_s: Time limit in seconds for the ranks to connect.
     """
 
     address: str
@@ -37,19 +37,19 @@ class RendezvousInfo(NamedTuple):
 
 
 class _Opened(NamedTuple):
-    """The rendezvous that this process has opened, and until when."""
+    """The rendezvous that this process has opened, and its deadline."""
 
     listener: socket.socket
     deadline: float
 
 
 _opened: _Opened | None = None
-# Connections of ranks that wait for others who have not come; they end with this process.
+# Connections of ranks that wait although others are missing; they are closed with this process.
 _kept: list[contextlib.ExitStack] = []
 
 
 def open_rendezvous(address: str, timeout_s: float) -> RendezvousInfo:
-    """Listen for the other ranks, on rank 0; the time runs from now on."""
+    """Listen for the other ranks, on rank 0; the time limit starts now."""
     global _opened
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=1024)
@@ -59,10 +59,10 @@ def open_rendezvous(address: str, timeout_s: float) -> RendezvousInfo:
 
 
 def join_rendezvous(info: RendezvousInfo, rank: int, world_size: int) -> None:
-    """Return when all ranks have called it.
+    """Wait until all ranks have called this function.
 
     Raises:
-        TimeoutError: Some have not in time, and the message names them.
+        TimeoutError: Some ranks have not called it in time; the message names them.
         ConnectionError: Rank 0 cannot be reached, or has ended.
     """
     if rank > 0:
@@ -72,10 +72,10 @@ def join_rendezvous(info: RendezvousInfo, rank: int, world_size: int) -> None:
 
 
 def _join_as_first(info: RendezvousInfo, world_size: int) -> None:
-    """Wait for the other ranks, then tell them to go on.
+    """Wait for the other ranks, then tell them to continue.
 
-    If some are missing, those who have come go on waiting until their run ends, so that what comes
-    first is the error of rank 0, who knows.
+    If some are missing, the others wait until their run ends, so that the first error is that of
+    rank 0, which names the missing ranks.
     """
     global _opened
     opened, _opened = _opened, None
@@ -92,14 +92,14 @@ def _join_as_first(info: RendezvousInfo, world_size: int) -> None:
             _kept.append(sockets.pop_all())
             raise TimeoutError(_absence(info, sorted(missing)))
         for peer in here:
-            with contextlib.suppress(OSError):  # it has ended, which the driver hears on its own
+            with contextlib.suppress(OSError):  # it has ended, and the driver notices that itself
                 peer.sendall(_GO_ON)
 
 
 def _arrivals(
     info: RendezvousInfo, opened: _Opened, sockets: contextlib.ExitStack
 ) -> Iterator[tuple[int, socket.socket]]:
-    """Yield the ranks that come until the deadline, each with its connection."""
+    """Yield the ranks that connect until the deadline, each with its connection."""
     size = _TOKEN_BYTES + _RANK_BYTES
     with selectors.DefaultSelector() as selector:
         selector.register(opened.listener, selectors.EVENT_READ)
@@ -111,7 +111,7 @@ def _arrivals(
                     continue
                 peer, received = key.fileobj, key.data
                 assert isinstance(peer, socket.socket)
-                if peer.fileno() < 0:  # it has just made room
+                if peer.fileno() < 0:  # closed by _accept
                     continue
                 try:
                     chunk = peer.recv(size - len(received))
@@ -128,10 +128,10 @@ def _arrivals(
 
 
 def _accept(listener: socket.socket, selector: selectors.BaseSelector) -> socket.socket:
-    """Accept a connection; the oldest of those that have proved nothing may have to make room.
+    """Accept a connection; if no more files can be opened, close the oldest unproved connection.
 
     Raises:
-        OSError: This process has too many files open, and none of them is a stranger's.
+        OSError: This process has too many files open, and no unproved connection.
     """
     while True:
         try:
@@ -156,7 +156,7 @@ def _absence(info: RendezvousInfo, missing: list[int]) -> str:
 
 
 def _join_as_other(info: RendezvousInfo, rank: int) -> None:
-    """Tell rank 0 that this one has come, and wait for its answer."""
+    """Send this rank to rank 0, and wait for its answer."""
     address, port, token, timeout_s = info
     message = token + rank.to_bytes(_RANK_BYTES, "big")
     try:

@@ -1,4 +1,4 @@
-"""LightGBM: the trainer, and the network that its workers boost together by."""
+"""LightGBM: the trainer, and the network of its workers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ __all__ = [
     "normalize_pandas_for_lightgbm",
 ]
 
-# With other rows to evaluate, ranks would stop early in different rounds, and wait for each other.
+# Only training rows are shared. Early stopping needs the same evaluation rows on all ranks, or the
+# ranks would stop in different rounds, and wait for each other.
 _DIVIDED = DataConfig(datasets_to_split=[TRAIN_DATASET_KEY])
 _LOWEST_PORT = 10_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -52,12 +53,12 @@ _ATTEMPTS = 100
 
 
 class LightGBMBackend(Backend):
-    """Has every worker hold a port, and tells all of them which."""
+    """The hooks that reserve a port on every worker, and send all ports to all workers."""
 
     _channels = ("sockets", "no network")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have all workers hold a port each; one worker needs none."""
+        """Reserve a port on each worker; one worker needs none."""
         if len(worker_group) == 1:
             worker_group.execute(_know_network, [])
             return
@@ -69,7 +70,7 @@ class LightGBMBackend(Backend):
 
 @dataclass
 class LightGBMConfig(BackendConfig):
-    """Options of LightGBM on several workers: none so far.
+    """Options of LightGBM on several workers; there are none yet.
 
     Example:
         >>> from dray.train.lightgbm import LightGBMConfig
@@ -83,20 +84,20 @@ class LightGBMConfig(BackendConfig):
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Return what sets up the thread that trains."""
+        """Return the context manager that sets up the training thread."""
         return _boosting
 
 
 class LightGBMTrainer(DataParallelTrainer):
-    """Runs a train function on many workers whose `lightgbm.train` grows the same trees together.
+    """A trainer that runs a train function on many workers, which train one LightGBM model.
 
-    Each worker loads its own part of the rows, and gives `lightgbm.train` what
+    Each worker loads its own part of the rows, and calls `lightgbm.train` with the parameters that
     `get_network_params()` returns.
 
     Args:
         train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
-        lightgbm_config: There is nothing to set yet.
+        lightgbm_config: Options of LightGBM; there are none yet.
         scaling_config: Number of workers, and resources of each; default: one with one CPU.
         run_config: The run's name, place and behaviour.
         datasets: Name -> a `dray.data.Dataset`, or data to make one of. `get_dataset_shard` gives
@@ -188,7 +189,7 @@ def _train_older(form: OlderForm) -> None:
     train(form, get_network_params())
 
 
-# In the worker.
+# The functions below run in the worker.
 
 _held: socket.socket | None = None
 _network: dict[str, Any] | None = None
@@ -196,13 +197,13 @@ _failure: BaseException | None = None  # ends with the process
 
 
 def get_network_params() -> dict[str, Any]:
-    """Return the parameters by which `lightgbm.train` reaches the other workers.
+    """Return the parameters that connect `lightgbm.train` with the other workers.
 
-    Call it right before `lightgbm.train`: the worker's port was held until now. Outside a train
-    function of `LightGBMTrainer` it returns nothing, with a warning.
+    Call it right before `lightgbm.train`, because it frees the worker's reserved port. Outside a
+    train function of `LightGBMTrainer` it warns, and returns an empty dict.
 
     Returns:
-        `machines`, `num_machines` and `local_listen_port`; nothing for one worker.
+        `machines`, `num_machines` and `local_listen_port`; an empty dict for one worker.
 
     Example:
         >>> from dray.train import ScalingConfig
@@ -227,11 +228,11 @@ def get_network_params() -> dict[str, Any]:
 
 
 def _hold_port() -> int:
-    """Find a free port, and keep it from everybody else.
+    """Find a free port, and reserve it.
 
-    LightGBM binds it by itself, and shares it with no other socket, so it must be let go right
-    before. Until LightGBM has it, only who asks for this very number can take it: the kernel gives
-    nobody a port from below its own range.
+    LightGBM binds the port itself and shares it with no other socket, so the port must be freed
+    right before. Until LightGBM has bound it, only a program that asks for this number can take it:
+    the port lies below the range from which the kernel assigns ports.
     """
     global _held
     try:
@@ -255,15 +256,15 @@ def _hold_port() -> int:
 
 
 def _know_network(machines: Sequence[tuple[str, int]]) -> None:
-    """Take note of all workers, by rank."""
+    """Store the addresses and ports of all workers, by rank."""
     global _network
     session = current_session("LightGBMTrainer")
     session.clean_ups.callback(_forget_network)
     if not machines:
         _network = {}
         return
-    # LightGBM connects those before to those after, and waits 200 ms for one that is not there yet:
-    # rank 0 mostly hears first that it is to begin.
+    # LightGBM connects each machine to the later ones of the list, and waits 200 ms if one does not
+    # listen yet. Rank 0 is last in the list, because it usually starts first.
     _network = {
         "machines": ",".join(f"{address}:{port}" for address, port in reversed(machines)),
         "num_machines": len(machines),
@@ -272,17 +273,17 @@ def _know_network(machines: Sequence[tuple[str, int]]) -> None:
 
 
 def _forget_network() -> None:
-    """Forget the other workers, in a process that goes on."""
+    """Forget the other workers, for a process that continues after the run."""
     global _network
     _network = None
 
 
 @contextlib.contextmanager
 def _boosting() -> Iterator[None]:
-    """Have LightGBM compute with the threads of the worker, and keep what it has when it fails.
+    """Limit LightGBM to the threads of the worker, and keep an error of the train function alive.
 
-    The failure's frames hold the booster, whose end closes the network: then the others would fail
-    too, and which error came first would be chance.
+    The error's frames refer to the booster. If the booster were freed, its network would close, the
+    other ranks would fail too, and the first error would be a matter of chance.
     """
     from lightgbm.basic import _LIB
 

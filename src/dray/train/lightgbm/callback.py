@@ -14,23 +14,25 @@ require("lightgbm", "dray[lightgbm]")
 import lightgbm  # noqa: E402 (what is above says how to install it)
 
 _MODEL = "model.txt"
-# Behind LightGBM's own log and record, before its early stopping, which ends the round.
+# After LightGBM's own logging and recording, and before its early stopping, which ends the round.
 _ORDER = 25
 
 
 class RayTrainReportCallback:
-    """Reports the metrics of every round, and brings the model as a checkpoint.
+    """A callback that reports the metrics of every round, and saves the model as a checkpoint.
 
-    A round does not wait for its report. Only where the model is saved all ranks wait until it is
-    kept. After early stopping nothing is called any more: save every few rounds then.
+    A round does not wait for its report. Only when the model is saved, all ranks wait until the
+    checkpoint is committed. If training stops early, LightGBM does not call callbacks at its end:
+    set `frequency` to save the model every few rounds.
 
     Args:
         metrics: Results to report, such as "test-binary_logloss": a name, names, or a dict of
             new name -> name; default: all.
         filename: Name of the model's file in a checkpoint.
-        frequency: Every how many rounds of the model it is saved; 0 is not before the end.
-        checkpoint_at_end: Whether it is saved with the last round.
-        results_postprocessing_fn: Takes the results by name, returns what is reported.
+        frequency: Number of rounds after which the model is saved again; 0 saves it only at the
+            end.
+        checkpoint_at_end: Whether the model is saved with the last round.
+        results_postprocessing_fn: Function from the results, by name, to the metrics to report.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -73,15 +75,15 @@ class RayTrainReportCallback:
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> lightgbm.Booster:
         """Load the model of a checkpoint.
 
-        To go on with it, give it to `lightgbm.train` as `init_model`, with the rounds that are
-        left: `num_boost_round=total - model.current_iteration()`.
+        To continue its training, pass it to `lightgbm.train` as `init_model`, with the rounds that
+        are left: `num_boost_round=total - model.current_iteration()`.
 
         Args:
             checkpoint: The checkpoint.
-            filename: Name that the callback has given the file.
+            filename: The callback's `filename`.
 
         Raises:
-            StorageError: It has no such file.
+            StorageError: The checkpoint has no such file.
         """
         with model_file(checkpoint, filename) as path:
             return lightgbm.Booster(model_file=path)
@@ -97,10 +99,10 @@ class RayTrainReportCallback:
         self._reports.report(dict(_results(env.evaluation_result_list or ())), rounds, save)
 
     def save_stopped(self, model: lightgbm.Booster) -> None:
-        """Report a model whose training has stopped early, of which LightGBM tells no callback.
+        """Report a model whose training has stopped early; LightGBM calls no callback for that.
 
         Args:
-            model: The model; saved are its rounds up to the best one, with the results of that.
+            model: The model; its rounds up to the best one are saved, with that round's results.
         """
         rounds = model.current_iteration()
         if self._reports.at_end and not self._reports.is_saved(rounds):
@@ -113,7 +115,7 @@ DrayTrainReportCallback = RayTrainReportCallback
 
 
 def _results(evaluated: Iterable[Sequence[Any]]) -> Iterator[tuple[str, float]]:
-    """Yield results by name; those of cross-validation have a deviation."""
+    """Yield results by name; cross-validation adds their standard deviations."""
     for data, metric, value, _, *deviation in evaluated:
         yield f"{data}-{metric}", float(value)
         if deviation and deviation[0] is not None:

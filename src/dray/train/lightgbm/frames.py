@@ -1,4 +1,4 @@
-"""Frames of pandas as LightGBM takes them."""
+"""Conversion of pandas DataFrames to types that LightGBM accepts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def normalize_pandas_for_lightgbm(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame whose numbers LightGBM takes: those of Arrow, and nullable ones, as NumPy's.
+    """Return a frame for LightGBM, with Arrow's and nullable number types converted to NumPy's.
 
     Args:
-        frame: Such as `shard.materialize().to_pandas()` gives; it is left as it is.
+        frame: A frame such as `shard.materialize().to_pandas()`; it is not changed.
 
     Example:
         >>> import pandas as pd

@@ -1,4 +1,4 @@
-"""The train function of a trainer that was given parameters of `lightgbm.train` and datasets."""
+"""The train function of a trainer that has parameters of `lightgbm.train` instead of a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     """Boost the rounds that are left, on this rank's share of the rows.
 
     Args:
-        network: Parameters by which ranks reach each other.
+        network: Parameters that connect the ranks.
     """
     checkpoint = get_checkpoint()
     report, options = form.reporting(RayTrainReportCallback)

@@ -1,7 +1,7 @@
 """PyTorch Lightning in the workers of a TorchTrainer: strategies, environment, reports.
 
-For `lightning` and for `pytorch_lightning`: the names here belong to the one that the process has
-imported when it first uses one of them.
+Both packages are supported: `lightning` and `pytorch_lightning`. The names here extend the package
+that the process has imported when it first uses one of them.
 """
 
 import typing

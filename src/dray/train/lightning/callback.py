@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from typing import Any
 
-from dray import train  # for the report() that is there when it is called
+from dray import train  # report() is looked up at each call
 from dray.checks import is_whole
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
@@ -21,24 +21,24 @@ _Callback: Any = load_lightning().Callback
 
 
 class RayTrainReportCallback(_Callback):
-    """Reports Lightning's metrics with a checkpoint, at the end of each training epoch.
+    """A callback that reports Lightning's metrics with a checkpoint after each training epoch.
 
-    The checkpoint has one file, `checkpoint.ckpt` (a folder of this name, if the strategy writes a
-    sharded one): model, optimizers, loops and callbacks, for `Trainer.fit(ckpt_path=...)`. The
-    metrics are `trainer.callback_metrics`, `epoch` and `step`.
+    The checkpoint has one file, `checkpoint.ckpt`, or a directory of this name if the strategy
+    writes a sharded checkpoint. It contains the model, optimizers, loops and callbacks, for
+    `Trainer.fit(ckpt_path=...)`. The metrics are `trainer.callback_metrics`, `epoch` and `step`.
 
     Args:
-        checkpoint_upload_mode: Default: the Trainer writes into the run's directory, and nothing
-            is copied. SYNC and ASYNC have it write to a temporary directory first.
+        checkpoint_upload_mode: By default the Trainer writes directly into the run's directory,
+            without a copy. With SYNC and ASYNC it writes to a temporary directory first.
         validation: As in `dray.train.report`.
-        every_n_epochs: Report after each of so many epochs; 0: after none.
-        every_n_train_steps: Report after so many optimizer steps; 0: not by steps.
+        every_n_epochs: Report after every n epochs; 0 does not report after epochs.
+        every_n_train_steps: Report after every n optimizer steps; 0 does not report after steps.
         on_validation: Whether to report after each validation.
-        on_exception: Whether to report what there is when the training fails. One worker only:
-            several would wait for the one that has failed.
+        on_exception: Whether to report the present state when the training fails. This works with
+            one worker only: several would wait for the one that has failed.
 
     Raises:
-        ConfigError: An argument is malformed; or, as training starts, `on_exception` is set and
+        ConfigError: An argument is malformed; or, when training starts, `on_exception` is set and
             there are several workers.
     """
 
@@ -68,10 +68,10 @@ class RayTrainReportCallback(_Callback):
         self._last_step = 0
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Refuse what would wait for a rank that has failed; begin to count where it resumes."""
+        """Refuse `on_exception` with several workers, and start to count at the resumed step."""
         self._last_step = trainer.global_step
         if self._reports_exception and get_context().get_world_size() > 1:
-            self._reports_exception = False  # Lightning tells of this one, too
+            self._reports_exception = False  # Lightning calls on_exception for this error, too
             raise ConfigError(
                 "RayTrainReportCallback(on_exception=True) needs ScalingConfig(num_workers=1): "
                 "the other workers do not know that one has failed, and cannot take part in a "
@@ -79,34 +79,34 @@ class RayTrainReportCallback(_Callback):
             )
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """Report, if so many steps have been made."""
+        """Report after every `every_n_train_steps` steps."""
         step = trainer.global_step
         if self._steps and step != self._last_step and step % self._steps == 0:
             self._report(trainer)
         self._last_step = step
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report, if asked for; not for the check before training."""
+        """Report if `on_validation` is set, except after the sanity check before training."""
         if self._reports_validation and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._report(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report, if it is an epoch's turn."""
+        """Report after every `every_n_epochs` epochs."""
         if self._epochs and (trainer.current_epoch + 1) % self._epochs == 0:
             self._report(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Report, if asked for; not as the run itself ends the training."""
+        """Report if `on_exception` is set, except when the run itself ends the training."""
         if self._reports_exception and isinstance(exception, Exception):
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
-        """Have the Trainer save, and report that: one rank of each node that has written files."""
+        """Save a checkpoint and report it, from one rank of each node that has written files."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
         mode = self._mode
         if mode is CheckpointUploadMode.NO_UPLOAD and not get_context().get_storage().is_local:
-            mode = CheckpointUploadMode.SYNC  # Lightning cannot save there by itself
+            mode = CheckpointUploadMode.SYNC  # Lightning cannot write to remote storage
         directory = self._new_directory(trainer, mode)
         path = os.path.join(directory, self.CHECKPOINT_NAME)
         trainer.save_checkpoint(path, weights_only=False)
@@ -128,7 +128,7 @@ class RayTrainReportCallback(_Callback):
             shutil.rmtree(directory, ignore_errors=True)
 
     def _new_directory(self, trainer: Any, mode: CheckpointUploadMode) -> str:
-        """Return where to save, the same path on every rank."""
+        """Return the directory to save in, the same path on every rank."""
         session = current_session("RayTrainReportCallback")
         if mode is CheckpointUploadMode.NO_UPLOAD:
             name = session.name_to_upload()

@@ -11,10 +11,10 @@ _NAMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightn
 
 
 def load_lightning(part: str = "") -> ModuleType:
-    """Import Lightning: what the process has imported already, else what is installed.
+    """Import Lightning: the package that the process has imported already, else an installed one.
 
     Args:
-        part: A module of it, such as "strategies"; default: the package.
+        part: A module of the package, such as "strategies"; default: the package itself.
     """
     loaded = [module for name, module in _NAMES.items() if name in sys.modules]
     installed = (module for name, module in _NAMES.items() if find_spec(name) is not None)

@@ -1,4 +1,4 @@
-"""Strategies and the environment that take devices and ranks from the run."""
+"""Strategies and the environment, which get devices and ranks from the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _strategies: Any = load_lightning("strategies")
 
 
 class RayLightningEnvironment(_environments.LightningEnvironment):
-    """The environment of a Lightning process: the ranks of the run. It starts no processes.
+    """The Lightning environment that has the ranks of the run; it starts no processes.
 
     Example:
         >>> def train_loop():
@@ -34,7 +34,7 @@ class RayLightningEnvironment(_environments.LightningEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Return that others start the processes: the run has."""
+        """Return True, because the run has started the processes."""
         return True
 
     def world_size(self) -> int:
@@ -46,7 +46,7 @@ class RayLightningEnvironment(_environments.LightningEnvironment):
         return get_context().get_world_rank()
 
     def local_rank(self) -> int:
-        """Return this worker's rank among those of its node."""
+        """Return this worker's rank on its node."""
         return get_context().get_local_rank()
 
     def node_rank(self) -> int:
@@ -54,18 +54,18 @@ class RayLightningEnvironment(_environments.LightningEnvironment):
         return get_context().get_node_rank()
 
     def set_world_size(self, size: int) -> None:
-        """Leave it: the run says how many workers there are."""
+        """Do nothing: the run sets the number of workers."""
 
     def set_global_rank(self, rank: int) -> None:
-        """Tell Lightning's logging the run's rank, whatever Lightning has counted itself."""
+        """Give Lightning's logging the rank of the run, instead of Lightning's own count."""
         super().set_global_rank(self.global_rank())
 
     def teardown(self) -> None:
-        """Leave the variables of the worker as they are."""
+        """Do nothing: the worker keeps its environment variables."""
 
 
 class _OfRun:
-    """The part of a strategy that the run decides."""
+    """The part of a strategy that the run determines: device, ranks and data loaders."""
 
     cluster_environment: Any
     lightning_module: Any
@@ -77,35 +77,35 @@ class _OfRun:
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Return which share of the data this worker gets."""
+        """Return the number of shares of the data, and the rank that selects this worker's."""
         context = get_context()
         return {"num_replicas": context.get_world_size(), "rank": context.get_world_rank()}
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Agree with a loader that goes on amid an epoch on what is behind."""
+        """Set Lightning's count of batches to that of a loader that resumes within an epoch."""
         dataset = getattr(dataloader, "dataset", None)
         batches = getattr(dataset, "batches", dataloader)
-        if is_of_shard(batches):  # without a length, of which Lightning reads a batch ahead
+        if is_of_shard(batches):  # it has no length, so Lightning reads one batch ahead
             batches.hold_back()
         elif type(dataloader) is ResumableLoader:
             warnings.filterwarnings("ignore", ".*your dataloader is not resumable")
             behind, trainer = dataloader.count_all(), self.lightning_module.trainer
-            if trainer.training:  # other ranks may have counted what is behind
+            if trainer.training:  # other ranks may have counted the batches that are read
                 progress = trainer.fit_loop.epoch_loop.batch_progress.current
                 progress.increment_by(behind - progress.ready)
         return super().process_dataloader(dataloader)  # type: ignore[misc]
 
 
 class RayDDPStrategy(_OfRun, _strategies.DDPStrategy):
-    """Replicates the model on all workers; takes the options of Lightning's DDPStrategy."""
+    """Lightning's DDPStrategy, with its options, for the ranks of a run; it replicates models."""
 
 
 class RayFSDPStrategy(_OfRun, _strategies.FSDPStrategy):
-    """Shards the model over all workers; takes the options of Lightning's FSDPStrategy."""
+    """Lightning's FSDPStrategy, with its options, for the ranks of a run; it shards models."""
 
 
 class RayDeepSpeedStrategy(_OfRun, _strategies.DeepSpeedStrategy):
-    """Trains by DeepSpeed; takes the options of Lightning's DeepSpeedStrategy.
+    """Lightning's DeepSpeedStrategy, with its options, for the ranks of a run.
 
     Raises:
         MissingDependencyError: deepspeed is not installed.
@@ -116,10 +116,10 @@ class RayDeepSpeedStrategy(_OfRun, _strategies.DeepSpeedStrategy):
         super().__init__(*args, **kwargs)
 
     def setup_distributed(self) -> None:
-        """Take the ranks of the run; its process group is there."""
+        """Use the ranks of the run, whose process group exists already."""
         import torch
 
-        # It refuses numbers that do not begin at 0, and takes the root device all the same.
+        # DeepSpeedStrategy refuses indices that do not begin at 0; it uses the root device anyway.
         count = torch.cuda.device_count()
         self.parallel_devices = [torch.device("cuda", index) for index in range(count)]
         super().setup_distributed()
@@ -132,13 +132,13 @@ DrayDeepSpeedStrategy = RayDeepSpeedStrategy
 
 
 def prepare_trainer(trainer: Any) -> Any:
-    """Return a Lightning Trainer, if it fits the run.
+    """Check that a Lightning Trainer fits the run, and return it.
 
     Args:
         trainer: The Trainer.
 
     Raises:
-        ConfigError: One of its flags contradicts the run; the message names it.
+        ConfigError: A flag of the Trainer contradicts the run; the message names it.
         NotInTrainingError: Called outside a train function.
     """
     context = get_context()
@@ -164,7 +164,7 @@ def prepare_trainer(trainer: Any) -> Any:
 
 
 def _check_counts(trainer: Any, context: TrainContext) -> None:
-    """Raise ConfigError if the Trainer counts other devices or nodes than the run has."""
+    """Raise ConfigError if the Trainer's numbers of devices or nodes are not the run's."""
     here, everywhere = context.get_local_world_size(), context.get_world_size()
     counted, nodes = trainer.num_devices, trainer.num_nodes
     there = f"the run has {everywhere} workers, {here} of them on this node"

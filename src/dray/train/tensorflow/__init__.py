@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorflowCheckpoint", "TensorflowConfig", "TensorflowTrainer", "prepare_dataset_shard"]
 
-# TensorFlow reads it as it is imported: whether tf.keras is Keras 2, of the package tf_keras.
+# TensorFlow reads this when it is imported: whether tf.keras is Keras 2, of the package tf_keras.
 _KERAS_2 = "TF_USE_LEGACY_KERAS"
 
 
 class TensorflowBackend(Backend):
-    """Has every worker hold a port for TensorFlow, and tells all of them which."""
+    """The hooks that reserve a port on every worker, and send all ports to all workers."""
 
-    _channels = ("gRPC", "gRPC")  # on CPUs; on GPUs it uses NCCL besides
+    _channels = ("gRPC", "gRPC")  # on CPUs; on GPUs also NCCL
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have all workers hold a port each, and tell everybody."""
+        """Reserve a port on each worker, and send all addresses and ports to all workers."""
         ports = worker_group.execute(_hold_port)
         addresses = [worker.address for worker in worker_group.workers]
         worker_group.execute(_know_cluster, addresses, ports)
@@ -54,7 +54,7 @@ class TensorflowBackend(Backend):
 
 @dataclass
 class TensorflowConfig(BackendConfig):
-    """Options of TensorFlow on several workers: none so far.
+    """Options of TensorFlow on several workers; there are none yet.
 
     Example:
         >>> from dray.train.tensorflow import TensorflowConfig
@@ -69,17 +69,17 @@ class TensorflowConfig(BackendConfig):
 
 @checked_arguments("TensorflowTrainer")
 class TensorflowTrainer(DataParallelTrainer):
-    """Runs a TensorFlow train function on many workers, which form one TensorFlow cluster.
+    """A trainer that runs a TensorFlow train function on many workers: one TensorFlow cluster.
 
-    Around the function `TF_CONFIG` names all workers, as
-    `tf.distribute.MultiWorkerMirroredStrategy()` wants it. Where the package tf_keras is installed,
-    `tf.keras` is Keras 2 in the workers, unless `TF_USE_LEGACY_KERAS` says otherwise: `fit` of
-    Keras 3 does not work with that strategy.
+    While the function runs, `TF_CONFIG` names all workers, as
+    `tf.distribute.MultiWorkerMirroredStrategy()` requires. If the package tf_keras is installed,
+    `tf.keras` is Keras 2 in the workers, because `fit` of Keras 3 does not work with that strategy.
+    You can set `TF_USE_LEGACY_KERAS` to choose otherwise.
 
     Args:
         train_loop_per_worker: The train function. It takes no argument, or one: the config.
         train_loop_config: Argument of the function, if it takes one.
-        tensorflow_config: There is nothing to set yet.
+        tensorflow_config: Options of TensorFlow; there are none yet.
         scaling_config: Number of workers, and resources of each; default: one with one CPU.
         dataset_config: Options for sharing the datasets among ranks.
         run_config: The run's name, place and behaviour.
@@ -135,7 +135,7 @@ class TensorflowTrainer(DataParallelTrainer):
 
 
 def _with_keras_2(config: RunConfig) -> RunConfig:
-    """Return a config whose workers have Keras 2 as `tf.keras`, if it is there and not refused."""
+    """Return a config whose workers have Keras 2 as `tf.keras`, if it is installed and allowed."""
     if (
         not isinstance(config, RunConfig)
         or _KERAS_2 in {**os.environ, **config.runtime_env.env_vars}
@@ -147,18 +147,18 @@ def _with_keras_2(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, worker_runtime_env=given)
 
 
-# In the worker.
+# The functions below run in the worker.
 
 
 def _hold_port() -> int:
-    """Hold a port for TensorFlow, which binds it beside this socket."""
+    """Reserve a port for TensorFlow, which binds it beside this socket (SO_REUSEPORT)."""
     held = current_session("TensorflowTrainer").clean_ups.enter_context(hold_port())
     port: int = held.getsockname()[1]
     return port
 
 
 def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
-    """Set what TensorFlow reads when the train function makes a strategy."""
+    """Set the variables that TensorFlow reads when the train function makes a strategy."""
     session = current_session("TensorflowTrainer")
     workers = [host_port(*pair) for pair in zip(addresses, ports, strict=True)]
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), *sorted(set(addresses)))))
@@ -169,8 +169,8 @@ def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
                 "task": {"type": "worker", "index": session.assignment.rank},
             }
         ),
-        "TF_GRPC_REUSE_PORT": "true",  # beside the socket that holds the port
-        "no_grpc_proxy": direct,  # else gRPC looks for the other workers behind a proxy
+        "TF_GRPC_REUSE_PORT": "true",  # beside the socket that reserves the port
+        "no_grpc_proxy": direct,  # otherwise gRPC connects to the other workers through a proxy
     }
     threads = asked_threads(os.environ)
     if threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
@@ -179,13 +179,13 @@ def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
 
 
 def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
-    """Return a dataset that TensorFlow does not divide among the workers once more.
+    """Return a dataset that TensorFlow does not shard among the workers again.
 
     Args:
-        tf_dataset_shard: A `tf.data.Dataset` with this worker's part of the data alone.
+        tf_dataset_shard: A `tf.data.Dataset` that has only this worker's part of the data.
 
     Returns:
-        The dataset with automatic sharding off, and batches fetched ahead.
+        The dataset with automatic sharding turned off, and prefetching on.
 
     Example:
         >>> import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Checkpoints that hold a model of Keras."""
+"""Checkpoints that hold a Keras model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL = "model.keras"
 
 
 class TensorflowCheckpoint(Checkpoint):
-    """A checkpoint that holds a model of Keras; its metadata say under which name.
+    """A checkpoint that holds a Keras model; its metadata contain the name of the model's file.
 
     Example:
         >>> import shutil
@@ -34,14 +34,14 @@ class TensorflowCheckpoint(Checkpoint):
 
     @classmethod
     def from_model(cls, model: Any) -> TensorflowCheckpoint:
-        """Save a model in a new temporary directory, which is yours to delete."""
+        """Save a model in a new temporary directory, which you delete."""
         directory = tempfile.mkdtemp(prefix="dray-checkpoint-")
         model.save(os.path.join(directory, MODEL))
         return cls._named(directory, MODEL)
 
     @classmethod
     def from_h5(cls, file_path: str) -> TensorflowCheckpoint:
-        """Copy a model's file in the HDF5 format to a new temporary directory."""
+        """Copy a model's file in the HDF5 format to a new temporary directory, which you delete."""
         directory = tempfile.mkdtemp(prefix="dray-checkpoint-")
         with StorageError.instead(f"{file_path} cannot be copied"):
             shutil.copy(file_path, directory)
@@ -49,7 +49,7 @@ class TensorflowCheckpoint(Checkpoint):
 
     @classmethod
     def from_saved_model(cls, dir_path: str) -> TensorflowCheckpoint:
-        """Copy a model's directory, in the format SavedModel, to a new temporary directory."""
+        """Copy a SavedModel directory to a new temporary directory, which you delete."""
         directory = tempfile.mkdtemp(prefix="dray-checkpoint-")
         with StorageError.instead(f"{dir_path} cannot be copied"):
             shutil.copytree(dir_path, directory, dirs_exist_ok=True)
@@ -64,10 +64,11 @@ class TensorflowCheckpoint(Checkpoint):
     def get_model(self) -> Any:
         """Load the model, with its optimizer.
 
-        In the formats HDF5 and SavedModel that runs code of whoever made the checkpoint.
+        Models in the formats HDF5 and SavedModel can contain code, which loading runs: load them
+        only if you trust their source.
 
         Raises:
-            StorageError: There is none.
+            StorageError: The checkpoint has no model.
         """
         name = self.get_metadata().get(self.MODEL_FILENAME_KEY, MODEL)
         with self.as_directory() as directory:

@@ -1,4 +1,4 @@
-"""The Keras callback that reports metrics, and the model as a checkpoint."""
+"""The Keras callback that reports metrics, with the model as a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from dray import train  # for the report() that is there when it is called
+from dray import train  # report() is looked up at each call
 from dray.checks import plain, require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
@@ -30,20 +30,20 @@ _EVENTS = tuple(
 
 
 class ReportCheckpointCallback(tf.keras.callbacks.Callback):
-    """Reports what Keras logs, and brings the model as a checkpoint.
+    """A callback that reports Keras's logs, with the model as a checkpoint.
 
-    The checkpoint has one file, `model.keras`: the model with its optimizer. Rank 0 writes it into
-    the run's directory, and nothing is copied.
+    The checkpoint has one file, `model.keras`: the model with its optimizer. Rank 0 writes it
+    directly into the run's directory, without a copy.
 
     Args:
-        checkpoint_on: Events after which the model is saved: a name such as "epoch_end" or
-            "train_batch_end" (a method of a callback without `on_`), or names.
-        report_metrics_on: Events after which metrics are reported; where the model is saved, they
-            are reported in any case.
+        checkpoint_on: Events after which the model is saved: one name such as "epoch_end" or
+            "train_batch_end" (a method of a callback without `on_`), or several.
+        report_metrics_on: Events after which metrics are reported. They are also reported whenever
+            the model is saved.
         metrics: Logs to report: a name, names, or a dict of new name -> name; default: all.
 
     Raises:
-        ConfigError: An argument is malformed; or, as an event comes, a log is not there.
+        ConfigError: An argument is malformed, or an event comes without a log that `metrics` names.
 
     Example:
         >>> from dray.train import ScalingConfig
@@ -74,13 +74,13 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
         self._names = names_of(metrics)
         self._reports = {*self._saves, *_events(report_metrics_on, "report_metrics_on")}
         for event in set(_EVENTS) - self._reports:
-            # Keras gathers the logs of each batch if a method of it is not its own.
+            # Keras collects the logs of each batch if a callback overrides a batch method.
             name = f"on_{event}"
             if getattr(type(self), name) is getattr(ReportCheckpointCallback, name):
                 setattr(self, name, getattr(super(), name))
 
     def _report(self, event: str, *given: Any, **named: Any) -> None:
-        """Report the logs of an event, whose number comes before them if it has one."""
+        """Report the logs of an event; an event with a number has it before the logs."""
         found = [value for value in (*given, *named.values()) if isinstance(value, Mapping)]
         metrics = self._chosen(found[0] if found else {})
         if event not in self._saves:
@@ -94,7 +94,7 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
                 train.report(metrics, checkpoint=checkpoint)
         else:
             with tempfile.TemporaryDirectory(prefix="dray-model-") as path:
-                self._save(path)  # on every rank: a variable may be the mean over all of them
+                self._save(path)  # on every rank: a variable may be a mean over all ranks
             train.report(metrics)
 
     def _save(self, directory: str) -> None:
@@ -109,7 +109,7 @@ DrayReportCheckpointCallback = ReportCheckpointCallback
 
 
 def _method(event: str) -> Callable[..., None]:
-    """Return the method of an event, which a subclass may extend."""
+    """Return the method for an event; a subclass may extend it."""
 
     def method(self: ReportCheckpointCallback, *given: Any, **named: Any) -> None:
         getattr(super(ReportCheckpointCallback, self), f"on_{event}")(*given, **named)

@@ -1,4 +1,4 @@
-"""XGBoost: the trainer, and the communicator that its workers boost together by."""
+"""XGBoost: the trainer, and the communicator of its workers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ __all__ = [
 
 
 class XGBoostBackend(Backend):
-    """Starts a tracker on rank 0, where several workers meet."""
+    """The hooks that start a tracker on rank 0, through which several workers connect."""
 
     _channels = ("rabit", "no communicator")
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Start the tracker, and tell every rank where it is; one worker needs none."""
+        """Start the tracker, and send its address to every rank; one worker needs none."""
         size = len(worker_group)
         if size == 1:
             return
@@ -61,7 +61,7 @@ class XGBoostConfig(BackendConfig):
         xgboost_communicator: "rabit", XGBoost's own.
 
     Raises:
-        ConfigError: It is another one.
+        ConfigError: Another communicator is named.
 
     Example:
         >>> from dray.train.xgboost import XGBoostConfig
@@ -79,7 +79,7 @@ class XGBoostConfig(BackendConfig):
         self.check()
 
     def check(self) -> None:
-        """Raise ConfigError if an option, which may have been set since, is malformed."""
+        """Raise ConfigError if an option is malformed; options may be set after construction."""
         if self.xgboost_communicator != "rabit":
             raise ConfigError(
                 f"xgboost_communicator must be 'rabit', not {self.xgboost_communicator!r}: dray "
@@ -88,15 +88,15 @@ class XGBoostConfig(BackendConfig):
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
-        """Return what joins the communicator, in the thread that trains."""
+        """Return the context manager in which the training thread is in the communicator."""
         return _communicator
 
 
 class XGBoostTrainer(DataParallelTrainer):
-    """Runs a train function on many workers whose `xgboost.train` grows the same trees together.
+    """A trainer that runs a train function on many workers, which train one XGBoost model.
 
-    Each worker loads its own part of the rows. Histograms are summed over all workers, and so are
-    metrics, so that every worker ends with the same model.
+    Each worker loads its own part of the rows and calls `xgboost.train`. Histograms and metrics are
+    summed over all workers, so that every worker ends with the same model.
 
     Args:
         train_loop_per_worker: The train function. It takes no argument, or one: the config.
@@ -187,14 +187,14 @@ def _train_older(form: OlderForm) -> None:
     train(form)
 
 
-# In the worker.
+# The functions below run in the worker.
 
 _tracker: Any = None  # rank 0's; it ends with the process
 _meeting: Mapping[str, Any] | None = None
 
 
 def _start_tracker(address: str, size: int) -> dict[str, Any]:
-    """Start a tracker at an address, on a port that the kernel chooses; return where it is."""
+    """Start a tracker at an address, on a port that the kernel chooses; return its arguments."""
     from xgboost.tracker import RabitTracker
 
     global _tracker
@@ -204,18 +204,18 @@ def _start_tracker(address: str, size: int) -> dict[str, Any]:
 
 
 def _meet_at(tracker: Mapping[str, Any]) -> None:
-    """Take note of where the tracker is, and of this rank's place among the others."""
+    """Store the tracker's address, with this rank's id."""
     global _meeting
     rank = current_session("XGBoostTrainer").assignment.rank
-    _meeting = {**tracker, "dmlc_task_id": f"{rank:08d}"}  # tasks are sorted as text
+    _meeting = {**tracker, "dmlc_task_id": f"{rank:08d}"}  # ids are sorted as text
 
 
 @contextlib.contextmanager
 def _communicator() -> Iterator[None]:
-    """Be a member of the communicator, which is one of this thread.
+    """Join the communicator, which belongs to this thread, and leave it at the end.
 
-    A rank whose function fails does not leave it: then the others would fail too, and which error
-    came first would be chance.
+    A rank whose function fails does not leave the communicator: otherwise the others would fail
+    too, and the first error would be a matter of chance.
     """
     from xgboost import collective
     from xgboost.core import _LIB

@@ -18,18 +18,19 @@ _MODEL = "model.ubj"
 
 
 class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
-    """Reports the metrics of every round, and brings the model as a checkpoint.
+    """A callback that reports the metrics of every round, and saves the model as a checkpoint.
 
-    A round does not wait for its report. Only where the model is saved all ranks wait until it is
-    kept.
+    A round does not wait for its report. Only when the model is saved, all ranks wait until the
+    checkpoint is committed.
 
     Args:
         metrics: Results to report, such as "eval-logloss": a name, names, or a dict of new
             name -> name; default: all.
         filename: Name of the model's file in a checkpoint.
-        frequency: Every how many rounds of the model it is saved; 0 is not before the end.
-        checkpoint_at_end: Whether it is saved after the last round.
-        results_postprocessing_fn: Takes the results by name, returns what is reported.
+        frequency: Number of rounds after which the model is saved again; 0 saves it only at the
+            end.
+        checkpoint_at_end: Whether the model is saved after the last round.
+        results_postprocessing_fn: Function from the results, by name, to the metrics to report.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -71,21 +72,21 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> xgboost.Booster:
         """Load the model of a checkpoint.
 
-        To go on with it, give it to `xgboost.train` as `xgb_model`, with the rounds that are left:
-        `num_boost_round=total - model.num_boosted_rounds()`.
+        To continue its training, pass it to `xgboost.train` as `xgb_model`, with the rounds that
+        are left: `num_boost_round=total - model.num_boosted_rounds()`.
 
         Args:
             checkpoint: The checkpoint.
-            filename: Name that the callback has given the file.
+            filename: The callback's `filename`.
 
         Raises:
-            StorageError: It has no such file.
+            StorageError: The checkpoint has no such file.
         """
         with model_file(checkpoint, filename) as path:
             return xgboost.Booster(model_file=path)
 
     def before_training(self, model: Any) -> Any:
-        """Forget another training."""
+        """Reset the state of an earlier training."""
         self._last = {}
         self._reports.begin()
         return model
@@ -93,7 +94,7 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         """Report a round."""
         self._last = _newest(evals_log)
-        rounds = model.num_boosted_rounds() if self._reports.frequency else 0  # a call of C
+        rounds = model.num_boosted_rounds() if self._reports.frequency else 0  # a call into C
         due = self._reports.is_due(rounds)
         self._reports.report(self._last, rounds, _saves(model) if due else None)
         return False
@@ -110,13 +111,13 @@ DrayTrainReportCallback = RayTrainReportCallback
 
 
 def _saves(model: Any) -> Callable[[str], object] | None:
-    """Return what saves a model, which those of a cross-validation together have not."""
+    """Return the function that saves a model; None for the models of a cross-validation."""
     save: Callable[[str], object] | None = getattr(model, "save_model", None)
     return save
 
 
 def _newest(evals_log: Mapping[str, Any]) -> dict[str, float]:
-    """Return the newest results by name; those of cross-validation have a deviation."""
+    """Return the newest results by name; cross-validation adds their standard deviations."""
     found: dict[str, float] = {}
     for data, of_data in evals_log.items():
         for metric, values in of_data.items():
@@ -129,7 +130,7 @@ def _newest(evals_log: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, float) else value  # NumPy's is one, too
+    return float(value) if isinstance(value, float) else value  # also NumPy's
 
 
 class XGBoostCheckpoint(BoosterCheckpoint[xgboost.Booster]):

@@ -1,4 +1,4 @@
-"""The train function of a trainer that was given parameters of `xgboost.train` and datasets."""
+"""The train function of a trainer that has parameters of `xgboost.train` instead of a function."""
 
 from __future__ import annotations
 
