@@ -16,8 +16,8 @@ from dray.accelerators.node_names import ACCELERATOR_TYPE
 __all__ = ["Family", "Found", "check_quantities", "families", "family_named", "family_of"]
 
 _GROUP = "dray.accelerators"
-# Classes, each in a file of its name; in the order in which one is chosen where several have the
-# same resource.
+# Classes, each in a file of its name. If several families have the same resource, the first one of
+# this list that has devices is used.
 _OURS = (
     *("Nvidia", "Amd", "Intel", "Apple", "Metax", "Neuron", "Tpu", "Gaudi", "Ascend"),
     *("Rebellions", "Furiosa", "Mobilint", "Tenstorrent"),
@@ -26,7 +26,7 @@ _OURS = (
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """Return every family: dray's own, and those of the entry points `dray.accelerators`.
+    """Return all families: dray's own, and those of the entry point group `dray.accelerators`.
 
     Example:
         >>> from dray.accelerators import families
@@ -39,7 +39,7 @@ def families() -> tuple[Family, ...]:
 
 
 def _others() -> Iterator[Family]:
-    """Yield the families of other packages: importlib, which is slow, only if there may be one."""
+    """Yield the families of other packages; import importlib.metadata, slow, only if needed."""
     archives = any(os.path.isfile(path) for path in sys.path)
     said = (text for path in sys.path for text in _entry_points_in(path))
     if archives or any(_GROUP.encode() in text for text in said):
@@ -50,7 +50,7 @@ def _others() -> Iterator[Family]:
 
 
 def _entry_points_in(directory: str) -> Iterator[bytes]:
-    """Yield what the packages in a directory of the import path say of their entry points."""
+    """Yield the contents of the entry point files in a directory of the import path."""
     with contextlib.suppress(OSError), os.scandir(directory or ".") as found:
         for package in found:
             if package.name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
@@ -59,7 +59,7 @@ def _entry_points_in(directory: str) -> Iterator[bytes]:
 
 
 def _content(path: str) -> bytes:
-    """Return what a file says: there are hundreds, and `open` takes four times as long."""
+    """Return a file's content. There are hundreds of files, and `open` takes four times as long."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, os.fstat(fd).st_size)
@@ -73,11 +73,12 @@ def _by_resource() -> Mapping[str, Family]:
 
 
 def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
-    """Return the family that a resource stands for; None if none has it.
+    """Return the family that has a resource; None if no family has it.
 
     Args:
-        resource: Its name.
-        types: The types of accelerators there, which tell families of one resource apart.
+        resource: Name of the resource.
+        types: The types of accelerators on the node. If several families have the same resource,
+            the types tell which one it is.
 
     Example:
         >>> from dray.accelerators import family_of
@@ -115,11 +116,11 @@ def family_named(name: str) -> Family:
 
 
 def check_quantities(resources: Mapping[str, float], what: str) -> None:
-    """Raise ConfigError if a quantity is one that the family of the resource does not allow.
+    """Raise ConfigError if a resource's family does not allow its quantity.
 
     Args:
-        resources: Name to quantity.
-        what: Caller's name, for the message.
+        resources: Name -> quantity.
+        what: The caller's name, for the message.
 
     Example:
         >>> from dray.accelerators import check_quantities

@@ -1,4 +1,4 @@
-"""Detection of this machine's accelerators, limited to those that it may use."""
+"""Detection of this machine's accelerators, limited by the visibility variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dray.accelerators import Family, Found, families, family_of
 from dray.accelerators.family import Variables
 from dray.errors import ConfigError
 
-# Each device has an id, and a place in the ledger.
+# A limit, because each device takes memory for its id and its entry in the ledger.
 _MOST_DEVICES = 100_000
 
 
@@ -18,8 +18,8 @@ class Offer:
     """The devices of one kind that this machine offers.
 
     Attributes:
-        found: Devices that were found; None if they are only said to be.
-        ids: Those on offer, in order.
+        found: The detected devices; None if the user names devices that were not detected.
+        ids: Ids of the offered devices, in order.
     """
 
     family: Family
@@ -32,20 +32,20 @@ class Offer:
 
 
 def detect() -> list[tuple[Family, Found]]:
-    """Return every family that has devices here, and what they are."""
+    """Return every family that has devices on this machine, with the devices."""
     return [(family, found) for family in families() if (found := family.find()) is not None]
 
 
 def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, Offer]:
-    """Return what this machine offers, by resource name.
+    """Return the accelerators that this machine offers, by resource name.
 
-    Where two families have the same resource, the first one in dray's order is offered.
+    If two families have the same resource, the first one in dray's order is offered.
 
     Args:
-        given: Devices that the user names, in place of those that are found.
+        given: Numbers of devices that the user sets, in place of the detected ones.
 
     Raises:
-        ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.
+        ConfigError: A variable is malformed, or shows fewer devices than the user asks for.
     """
     chosen: dict[str, tuple[Family, Found | None]] = {}
     for family, found in detect():
@@ -64,14 +64,14 @@ def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, 
 def ids_on_offer(
     family: Family, found: Found | None, given: float | None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return which devices of a family this machine offers.
+    """Return the ids of the devices of a family that this machine offers.
 
     Args:
-        found: Devices that were found of it; None if they are only said to be.
-        given: Number that the user names; None is those that were found.
+        found: The detected devices; None if the user names devices that were not detected.
+        given: Number of devices that the user sets; None offers the detected ones.
 
     Raises:
-        ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.
+        ConfigError: A variable is malformed, or shows fewer devices than the user asks for.
     """
     visible = family.visible(environ)
     name = family.variable(environ)

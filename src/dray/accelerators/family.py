@@ -1,4 +1,4 @@
-"""The base of families of accelerators; each one is a subclass in a file of its own."""
+"""The base class of families of accelerators; each family is a subclass in a file of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from dray.errors import ConfigError
 
-# The value of a visibility variable that vendors' tools leave in a container without devices.
+# In a container without devices, vendors' tools set the visibility variable to this value.
 _NO_DEVICES = "NoDevFiles"
 
-Variables = dict[str, str | None]  # of a process's environment; None is to be unset
+Variables = dict[str, str | None]  # for a process's environment; None unsets a variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +21,14 @@ class Found:
     """The devices of one family on this machine.
 
     Attributes:
-        count: Number of devices, whatever the visibility variables say; 0 if something is wrong
-            with all of them.
-        ids: Ids of the devices; empty is by numbers from 0.
-        type: Their type, as `accelerator_type=` asks for it; None if that cannot be told.
-        resources: Further resources that a node with them offers.
-        labels: Labels that a node with them has.
-        driver: The driver's version, for people.
-        memory_bytes: Of one device.
-        names: The vendor's name of each, for people; also UUIDs where there are such.
+        count: Number of devices, regardless of the visibility variables; 0 if none of them works.
+        ids: Ids of the devices; empty if they are the numbers from 0.
+        type: Type of the devices, as in `accelerator_type=`; None if it is unknown.
+        resources: Further resources that a node with these devices offers.
+        labels: Labels that a node with these devices has.
+        driver: Version of the driver, for display.
+        memory_bytes: Memory of one device.
+        names: The vendor's name of each device, for display; with its UUIDs, if any.
         trouble: Problem of the devices, in a sentence; "" if there is none.
 
     Example:
@@ -50,29 +49,29 @@ class Found:
 
 
 class Family(ABC):
-    """One family of accelerators: how it is found, asked for, and shown to a process.
+    """One family of accelerators: its detection, its resource, and its visibility variables.
 
     Attributes:
-        name: Short and lower case, such as "nvidia".
-        title: A device's name in messages, such as "NVIDIA GPU".
+        name: Short name in lower case, such as "nvidia".
+        title: Name of a device in messages, such as "NVIDIA GPU".
         resource: Resource name, such as "GPU".
-        variables: The environment variables that limit which devices a process sees. The first one
-            that is set is read, and written in workers; if none is, the first one is written.
+        variables: The environment variables that limit which devices a process sees. dray reads the
+            first one that is set, and writes it in workers. If none is set, it writes the first.
         also_set: Further variables that `show` sets, as Ray does; none of them names devices.
-        opt_outs: Variables of which each, at "1" or "true", keeps dray from writing the others.
-        from_zero: Whether the ids of what is there are numbers from 0, and others make no sense.
+        opt_outs: Variables that keep dray from writing `variables`, if one of them is "1" or
+            "true".
+        from_zero: Whether devices always have the numbers from 0, so that other numbers are errors.
         fractions: Whether tasks may share a device.
-        sizes: The whole quantities that may be asked for; empty is any.
-        types: A regular expression of how the types of its devices begin, where another family has
-            the same resource.
-        shared: Whether the workers of a node that train together are shown each other's devices,
-            as libraries expect that take the device of the local rank.
-        torch_device: PyTorch's name of such a device; default: the CPU, where it has none.
-        torch_modules: Modules to import before PyTorch knows such devices and their backend.
-        backend: PyTorch's usual collective backend for it.
-        collective_variables: Environment variables for collectives, unless the environment says
-            something else.
-        jax_platform: JAX's name of it; None if JAX does not know it.
+        sizes: The whole quantities that a request may have; empty allows all.
+        types: A regular expression for the beginning of the types of its devices, if another family
+            has the same resource.
+        shared: Whether workers that train together on a node see each other's devices. Libraries
+            that use the device of the local rank expect this.
+        torch_device: PyTorch's name of the device; default: the CPU, if PyTorch has none.
+        torch_modules: Modules to import so that PyTorch supports the devices and their backend.
+        backend: PyTorch's usual collective backend for the devices.
+        collective_variables: Environment variables for collectives; the environment overrides them.
+        jax_platform: JAX's name of the platform; None if JAX does not support it.
 
     Example:
         >>> from dray.accelerators import Family, Found
@@ -104,10 +103,10 @@ class Family(ABC):
 
     @abstractmethod
     def find(self) -> Found | None:
-        """Return the devices of this machine, or None if there are none. Quick; never raises."""
+        """Return the devices of this machine, or None. Implementations are fast and never raise."""
 
     def variable(self, environ: Mapping[str, str]) -> str | None:
-        """Return the variable that is read here, and written in workers."""
+        """Return the variable that dray reads on this machine and writes in workers."""
         given = [name for name in self.variables if name in environ]
         known = (*given, *self.variables)
         return known[0] if known else None
@@ -116,7 +115,7 @@ class Family(ABC):
         """Return the ids that the environment limits this machine to; None is no limit.
 
         Raises:
-            ConfigError: The variable makes no sense.
+            ConfigError: The variable is malformed.
         """
         name = self.variable(environ)
         if name is None or name not in environ:
@@ -133,7 +132,7 @@ class Family(ABC):
         """Return the ids in a visibility variable.
 
         Raises:
-            ConfigError: It makes no sense.
+            ConfigError: The text is malformed.
         """
         if text.strip() in ("", _NO_DEVICES):
             return []
@@ -143,12 +142,13 @@ class Family(ABC):
         return ids
 
     def show(self, ids: Sequence[str], environ: Mapping[str, str], count: int) -> Variables:
-        """Return the variables that limit a process to some devices; None is to be unset.
+        """Return the variables that limit a process to some devices; None unsets a variable.
 
         Args:
-            ids: The devices' ids, in the node's order.
+            ids: Ids of the devices, in the node's order.
             environ: The node's environment.
-            count: Number of devices, on offer or not; 0 if that is not known.
+            count: Number of all devices of the node, also of those that it does not offer; 0 if it
+                is unknown.
         """
         name = self.variable(environ)
         if name is None or self.is_opted_out(environ):
@@ -156,15 +156,15 @@ class Family(ABC):
         return {name: ",".join(ids)}
 
     def is_opted_out(self, environ: Mapping[str, str]) -> bool:
-        """Return whether the environment says that workers' variables are not to be written."""
+        """Return whether the environment tells dray not to write visibility variables."""
         return any(environ.get(name, "").lower() in ("1", "true") for name in self.opt_outs)
 
     def check(self, quantity: float, what: str) -> None:
-        """Raise ConfigError if nobody may ask for so many devices.
+        """Raise ConfigError if the family does not allow this quantity.
 
         Args:
             quantity: Number of devices, 0 or more.
-            what: Caller and argument, for the message.
+            what: The caller and its argument, for the message.
         """
         if quantity == 0 or (self.fractions and quantity < 1):
             return

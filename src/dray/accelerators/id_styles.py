@@ -1,4 +1,4 @@
-"""Styles of device ids that several families share: as CUDA reads them, or plain numbers."""
+"""Formats of device ids that several families share: CUDA's format, or plain numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dray.errors import ConfigError
 
 
 class CudaLike(Family):
-    """A family whose ids are indices, or UUIDs of devices or of slices of them; -1 is none."""
+    """A family whose ids are indices, or UUIDs of devices or slices; -1 means no device."""
 
     resource: ClassVar = "GPU"
     fractions: ClassVar = True
@@ -33,10 +33,10 @@ class CudaLike(Family):
 
 
 class Numbered(Family):
-    """A family whose ids are whole numbers, shown in ascending order.
+    """A family whose ids are whole numbers, written in ascending order.
 
-    Ascend's runtime demands that order, and stops reading at what is not a number; with the others
-    it does no harm.
+    Ascend's runtime requires that order, and stops reading at a part that is no number. For the
+    other families the order does not matter.
     """
 
     def parse(self, text: str) -> list[str]:
@@ -55,7 +55,7 @@ class Numbered(Family):
     def _count(
         self, files: Sequence[str], package: str, question: Callable[[Package], int]
     ) -> tuple[int, str]:
-        """Return how many devices there are, as a package or else the files say; and trouble."""
+        """Return the number of devices, from a package or else from files, and a problem or ""."""
         if not files and package not in sys.modules:
             return 0, ""
         answer, trouble = ask(package, question)
@@ -63,6 +63,6 @@ class Numbered(Family):
             return len(files), trouble
         if files and not answer:
             return 0, f"{files[0]} is there, but {package} sees no {self.title}"
-        # Some packages leave out what the variable hides.
+        # Some packages leave out the devices that the variable hides.
         limited = self.variable(os.environ) in os.environ
         return max(answer, len(files)) if limited else answer, ""

@@ -1,6 +1,6 @@
-"""The names under which a node shows its accelerators: of resources and of labels, as on Ray."""
+"""The names of the resources and labels by which a node describes its accelerators, as in Ray."""
 
-# A node with A100s has 1 of `accelerator_type:A100`, and asking for 0.001 of it selects such nodes.
+# A node with A100s offers 1 of `accelerator_type:A100`; a request for 0.001 of it selects the node.
 ACCELERATOR_TYPE = "accelerator_type:"
 ACCELERATOR_TYPE_QUANTITY = 0.001
 

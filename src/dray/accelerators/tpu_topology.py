@@ -1,4 +1,4 @@
-"""Slices of Google's TPUs: the topologies of each generation, and what their hosts publish."""
+"""Slices of Google's TPUs: the topologies of each generation, and the resources of their hosts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ _HOST_OF_LARGE_SLICES = 4
 class Generation(NamedTuple):
     """A generation of TPUs: the facts that all its slices have in common.
 
-    Source: Google Cloud's documentation of TPUs, the page of each generation, as in
-    https://cloud.google.com/tpu/docs/v6e. Which topologies count is as in Ray 2.60: those of v4 and
-    v5p may have their sides in any order, and v2 and v3 begin with 4x4.
+    Source: Google Cloud's documentation of TPUs, one page for each generation, such as
+    https://cloud.google.com/tpu/docs/v6e. The valid topologies are those of Ray 2.60: topologies of
+    v4 and v5p may have their sides in any order, and those of v2 and v3 begin with 4x4.
 
     Attributes:
-        word: As it is called in pod types.
-        cores_per_chip: Pod types count cores.
-        largest_host: A slice of at most so many chips is on one host; others have hosts of four.
-        shapes: Its topologies, other than those of `blocks`.
-        blocks: The largest topology AxBxC if all are valid whose sides are multiples of 4, up to
-            its sides; None if that is not so.
+        word: The generation's name in pod types.
+        cores_per_chip: Number of cores of a chip, because pod types count cores.
+        largest_host: A slice of at most so many chips is on one host; a larger slice has hosts of
+            four chips.
+        shapes: The topologies, except those of `blocks`.
+        blocks: The largest topology AxBxC, if all topologies are valid whose sides are multiples of
+            4 up to these; None otherwise.
     """
 
     word: str
@@ -44,12 +45,12 @@ class Generation(NamedTuple):
 
     @property
     def accelerator_type(self) -> str:
-        """As in `accelerator_type="TPU-V6E"`."""
+        """The value for `accelerator_type=`, such as "TPU-V6E"."""
         return f"TPU-{self.word.upper()}"
 
     @property
     def topologies(self) -> tuple[str, ...]:
-        """All that are valid; the order of the sides matters."""
+        """All valid topologies; the order of the sides matters."""
         sides = [range(4, side + 1, 4) for side in self.blocks or ()]
         blocks = itertools.product(*sides) if sides else ()
         return (*self.shapes.split(), *("x".join(map(str, block)) for block in blocks))
@@ -72,11 +73,11 @@ GENERATIONS = (
 
 @dataclass(frozen=True)
 class Slice:
-    """The chips of one slice, and the hosts that they are on.
+    """The chips of one slice, and their hosts.
 
     Attributes:
-        generation: As in "v6e".
-        topology: As in "4x4".
+        generation: Name of the generation, such as "v6e".
+        topology: The topology, such as "4x4".
         chips_per_host: Number of chips of each host.
 
     Example:
@@ -95,10 +96,10 @@ class Slice:
         """Return the slice that a user asks for.
 
         Args:
-            topology: As in "4x4"; spaces around it and capitals do not matter.
-            accelerator_type: As in "TPU-V6E".
-            chips: Number per worker. Slices that Google Cloud makes of one large
-                host or of several of four chips are of the latter if it is 4.
+            topology: The topology, such as "4x4"; surrounding spaces and case do not matter.
+            accelerator_type: The generation, such as "TPU-V6E".
+            chips: Number of chips for each worker. Google Cloud makes some slices either of one
+                large host or of several hosts of four chips; 4 selects the latter.
 
         Raises:
             ConfigError: There is no such generation, or it has no such topology.
@@ -118,12 +119,12 @@ class Slice:
 
     @property
     def accelerator_type(self) -> str:
-        """As in "TPU-V6E"."""
+        """The type of the chips, such as "TPU-V6E"."""
         return self._generation.accelerator_type
 
     @property
     def chips(self) -> int:
-        """The number of chips in all."""
+        """The number of chips of the slice."""
         return _chips(self.topology)
 
     @property
@@ -133,7 +134,7 @@ class Slice:
 
     @property
     def pod_type(self) -> str:
-        """Google Cloud's name for a slice of this size, as in "v6e-16": it counts cores."""
+        """Google Cloud's name for a slice of this size, such as "v6e-16"; it counts cores."""
         return f"{self.generation}-{self.chips * self._generation.cores_per_chip}"
 
     @property
@@ -142,20 +143,22 @@ class Slice:
 
 
 def head_resource(pod_type: str) -> str:
-    """Return the resource of which the first host of a slice has 1.
+    """Return the name of the resource that only the first host of a slice offers.
 
     Args:
-        pod_type: As in "v6e-16".
+        pod_type: The pod type, such as "v6e-16".
     """
     return f"TPU-{pod_type}-head"
 
 
 def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, float]:
-    """Return what programs ask for to get the hosts of one slice, or its first one.
+    """Return the resources by which programs request the hosts of one slice, or its first host.
+
+    If one of the arguments is "", there are no such resources.
 
     Args:
-        worker: The host's number in it.
-        pod_type: As in "v6e-16". Where any of the three is "", there are no such resources.
+        worker: Number of the host in the slice.
+        pod_type: The pod type, such as "v6e-16".
     """
     if not (slice_name and worker and pod_type):
         return {}
@@ -163,12 +166,12 @@ def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, flo
 
 
 def host_labels(slice_name: str, worker: str, topology: str, pod_type: str) -> dict[str, str]:
-    """Return the labels that tell where in which slice a host is.
+    """Return the labels with a host's slice and its place in it; "" gives no label.
 
     Args:
-        worker: The host's number in it.
-        topology: As in "4x4".
-        pod_type: As in "v6e-16". What is "" has no label.
+        worker: Number of the host in the slice.
+        topology: The topology, such as "4x4".
+        pod_type: The pod type, such as "v6e-16".
     """
     labels = {
         SLICE_NAME_LABEL: slice_name,
@@ -196,7 +199,7 @@ def _chips(topology: str) -> int:
 
 
 def _near(wrong: str, topologies: tuple[str, ...]) -> str:
-    """Return what may have been meant: as many chips, or else similar text or number of chips."""
+    """Return a hint at topologies with as many chips, or else with similar text or chip numbers."""
     import difflib
 
     if not re.fullmatch(r"[0-9]{1,4}(x[0-9]{1,4})*", wrong):

@@ -1,8 +1,8 @@
-"""The types of accelerators that have a name: what `accelerator_type=` takes, by constant."""
+"""Constants for types of accelerators: values of `accelerator_type=`."""
 
 from __future__ import annotations
 
-# Modules only: every name here that begins with a capital is a constant for users.
+# Import only modules: every name here that begins with a capital is a constant for users.
 import re
 
 from dray import errors
@@ -81,27 +81,27 @@ APPLE_SILICON = "Apple-Silicon"
 
 
 def known_types() -> tuple[str, ...]:
-    """Return the types that have a constant; devices may be found that have none."""
+    """Return the types that have a constant; a device may have another type."""
     return tuple(_constants().values())
 
 
 def check_type(kind: object, what: str) -> None:
-    """Refuse what cannot be a type of accelerator; nodes alone know which types there are.
+    """Check that a value can be a type of accelerator; the existing types depend on the nodes.
 
     Args:
-        what: The argument that has it, for the message.
+        what: Name of the argument, for the message.
 
     Raises:
-        ConfigError: It is no text, or empty.
+        ConfigError: The value is no text, or empty.
     """
     if not isinstance(kind, str) or not kind.strip():
         raise errors.ConfigError(f"{what} must be text such as 'A100', not {kind!r}")
 
 
 def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
-    """Return the types that may have been meant by one that no node has.
+    """Return suggestions for a type that no node has.
 
-    A constant is no slip of the pen: none may have been meant.
+    The value of a constant is not taken for a misspelling, so there is no suggestion for it.
 
     Args:
         kind: The type.
@@ -113,7 +113,7 @@ def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
         ['A100']
     """
     constants = _constants()
-    if kind in constants:  # its name, not what it stands for
+    if kind in constants:  # the constant's name instead of its value
         return [constants[kind]]
     if kind in known_types():
         return []
@@ -121,10 +121,10 @@ def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
 
 
 def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
-    """Return at most three types that may have been meant; only one if just the case differs."""
+    """Return at most three similar types; only one if just the case differs."""
     if not isinstance(kind, str) or not kind.strip():
         return []
-    # Google says v5e as well.
+    # Google also writes v5e.
     text = re.sub("V5E$", "V5LITEPOD", kind.strip().upper())
     types = {one.upper(): one for one in among}
     if text in types:

@@ -1,4 +1,4 @@
-"""Questions to vendors' packages and tools, which may be missing, old or broken, or hang."""
+"""Calls of vendors' packages and tools, which may be missing, old or broken, or hang."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-# A vendor's package: it has no types, and a machine has few of them to look at.
+# A vendor's package. Such packages have no types, and a machine has few of them installed.
 Package: TypeAlias = Any
 
 
 def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
-    """Return what a vendor's package answers, or None, and what went wrong.
+    """Call a function with a vendor's package; return its result or None, and the problem or "".
 
-    Returns:
-        The answer, and "" or a sentence. A package that is not installed is nothing wrong.
+    A package that is not installed is no problem.
     """
     try:
         return question(importlib.import_module(package)), ""
@@ -29,10 +28,10 @@ def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
 
 
 def detail(package: Package, function: str, *arguments: object) -> Any:
-    """Return what a function of a vendor's package answers, or None if it fails.
+    """Call a function of a vendor's package; return its result, or None if it fails.
 
-    Not every device or version of a driver knows every detail, and one that is missing is no reason
-    to lose the device.
+    Not every device or driver version has every detail, and a device without a detail is still
+    used.
     """
     try:
         return getattr(package, function)(*arguments)
@@ -41,7 +40,7 @@ def detail(package: Package, function: str, *arguments: object) -> Any:
 
 
 def output_of(*command: str, timeout_s: float = 5, environ: Mapping[str, str] | None = None) -> str:
-    """Return what a command prints, or "" if it is not there, fails, or takes too long."""
+    """Return a command's output; "" if the command is missing, fails, or takes too long."""
     import subprocess  # slow to import
 
     try:

@@ -1,1 +1,1 @@
-"""One file a vendor or a kind of device."""
+"""The families of accelerators, one file for each vendor or kind of device."""

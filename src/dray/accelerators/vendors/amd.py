@@ -1,4 +1,4 @@
-"""AMD GPUs, as AMD SMI tells of them."""
+"""AMD GPUs, found through AMD SMI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dray.errors import ConfigError
 
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
 
-# PCI device id to the type.
+# Type by PCI device id.
 _TYPES = {
     0x66A1: "AMD-Instinct-MI50",
     0x738C: "AMD-Instinct-MI100",
@@ -36,10 +36,10 @@ _TYPES = {
 
 
 class Amd(CudaLike):
-    """GPUs of AMD with ROCm. Ids are indices, or UUIDs as ROCm writes them.
+    """GPUs of AMD with ROCm. Ids are indices, or UUIDs in ROCm's format.
 
-    HIP's variable counts among the devices that ROCR's leaves, so only one of them is written. HIP
-    obeys CUDA's variable where its own is not set.
+    Indices in HIP's variable are among the devices that ROCR's variable leaves, so dray writes only
+    one of the two. If HIP's own variable is not set, HIP uses CUDA's.
     """
 
     name: ClassVar = "amd"
@@ -75,7 +75,7 @@ class Amd(CudaLike):
         shown = super().show(ids, environ, count)
         if _HIP in shown:
             shown[_ROCR] = None
-        # To HIP an empty list is no limit.
+        # HIP ignores an empty variable.
         return {k: "-1" if v == "" and k != _ROCR else v for k, v in shown.items()}
 
 
@@ -100,7 +100,7 @@ def _inventory(smi: Package) -> Found:
 
 
 def _by_files(why: str) -> Found:
-    """The devices as the kernel's driver tells of them; a processor's own graphics do not count."""
+    """Return the devices from the kernel driver's files, without graphics within a processor."""
     nodes = [
         host.read(path)
         for path in host.device_files("sys/class/kfd/kfd/topology/nodes/*/properties")
@@ -116,7 +116,7 @@ def _by_files(why: str) -> Found:
 
 
 def _number(value: object) -> int:
-    """Versions of the library give numbers, or hexadecimal text; "N/A" is none, and so 0."""
+    """Return a number from a number or hexadecimal text, depending on the library; "N/A" is 0."""
     try:
         return int(str(value), 0)
     except ValueError:

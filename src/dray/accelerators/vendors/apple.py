@@ -10,7 +10,7 @@ from dray.accelerators.vendor_queries import output_of
 
 
 class Apple(Family):
-    """The one GPU of such a Mac. No variable hides it."""
+    """The one GPU of a Mac with Apple's chip. No variable hides it."""
 
     name: ClassVar = "apple"
     title: ClassVar = "Apple GPU"
@@ -23,7 +23,7 @@ class Apple(Family):
         if not host.is_directory("System/Library/CoreServices"):
             return None
         chip = output_of("sysctl", "-n", "machdep.cpu.brand_string")
-        # "Intel(R) Core..." on older Macs, and "VirtualApple" in a program that is translated.
+        # Older Macs have "Intel(R) Core...", and translated programs (Rosetta) see "VirtualApple".
         if not chip.startswith("Apple "):
             return None
         if "metal" not in output_of("system_profiler", "SPDisplaysDataType").lower():

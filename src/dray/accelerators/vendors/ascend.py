@@ -1,4 +1,4 @@
-"""Huawei's Ascend NPUs, as CANN tells of them."""
+"""Huawei's Ascend NPUs, found through CANN."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dray.host import device_files
 
 
 class Ascend(Numbered):
-    """NPUs of Huawei. Ids are numbers; the runtime wants them in ascending order."""
+    """NPUs of Huawei. Ids are numbers; the runtime requires them in ascending order."""
 
     name: ClassVar = "ascend"
     title: ClassVar = "Ascend NPU"

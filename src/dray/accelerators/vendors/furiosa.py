@@ -1,4 +1,4 @@
-"""FuriosaAI's NPUs, as their management library tells of them."""
+"""FuriosaAI's NPUs, found through their management library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIBRARY = "furiosa_smi_py"
 
 
 class Furiosa(Family):
-    """NPUs of FuriosaAI. Ids are numbers, written as `npu:3`; parts of a device count as all."""
+    """NPUs of FuriosaAI. Ids are numbers, written as `npu:3`; a part counts as its device."""
 
     name: ClassVar = "furiosa"
     title: ClassVar = "FuriosaAI NPU"
@@ -35,7 +35,7 @@ class Furiosa(Family):
             return Found(count=len(devices), type=type_)
         if not ours:  # /dev/npu0 may be another vendor's
             return None
-        # A device has several files, so that they do not tell how many there are.
+        # A device has several files, so the number of files is not the number of devices.
         reason = f"{_LIBRARY} sees no device" if devices == [] else f"{_LIBRARY} is not installed"
         return Found(count=0, trouble=f"{ours[0]} is there, but {trouble or reason}")
 
@@ -59,12 +59,12 @@ def _devices(smi: Package) -> list[Any]:
 
 @functools.cache
 def _start(smi: Package) -> None:
-    """Start the library, which is to be done once a process."""
+    """Start the library, once in each process."""
     smi.init()
 
 
 def _type(device: Any) -> str | None:
-    """`Arch.Rngd` is FURIOSA_RNGD, and `rngd+` is another one."""
+    """Return a device's type: `Arch.Rngd` is FURIOSA_RNGD, and `rngd+` is FURIOSA_RNGDPLUS."""
     arch = device.device_info().arch()
     if arch is None:
         return None

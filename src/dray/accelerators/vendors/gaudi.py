@@ -1,4 +1,4 @@
-"""Intel's Gaudi accelerators, as their kernel driver shows them."""
+"""Intel's Gaudi accelerators, found through the files of their kernel driver."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dray.accelerators.id_styles import Numbered
 from dray.accelerators.vendor_queries import ask
 from dray.host import device_files, read
 
-_HABANA = "0x1da3"  # the PCI vendor, which Gaudi kept
+_HABANA = "0x1da3"  # the PCI vendor id of Habana, which Gaudi still has
 
 
 class Gaudi(Numbered):
-    """HPUs of Intel. Ids are the numbers of modules."""
+    """HPUs of Intel. Ids are module numbers."""
 
     name: ClassVar = "gaudi"
     title: ClassVar = "Gaudi HPU"
@@ -29,7 +29,7 @@ class Gaudi(Numbered):
         "habana_frameworks.torch.distributed.hccl",
     )
     backend: ClassVar = "hccl"
-    from_zero: ClassVar = False  # a container may have modules 4 to 7 of its host
+    from_zero: ClassVar = False  # a container may have only the host's modules 4 to 7
 
     def find(self) -> Found | None:
         nodes = [os.path.basename(path) for path in device_files("dev/accel/accel[0-9]*")]
@@ -48,7 +48,7 @@ class Gaudi(Numbered):
 
 
 def _modules(driver_says: Sequence[str]) -> Sequence[str]:
-    """Return the numbers of modules; empty where the driver is too old to tell them.
+    """Return the module numbers; empty if the driver is too old to have them.
 
     Source: the kernel's Documentation/ABI/testing/sysfs-driver-habanalabs.
     """
@@ -61,7 +61,7 @@ def _modules(driver_says: Sequence[str]) -> Sequence[str]:
 def _type(driver_says: str) -> str | None:
     if driver_says.startswith("GAUDI"):
         return f"Intel-{driver_says.split()[0]}"
-    # Importing the library takes seconds, and it tells only where a program uses it already.
+    # Importing the library takes seconds, and it answers only if the program uses it already.
     if "habana_frameworks.torch.hpu" not in sys.modules:
         return None
     name, _ = ask(

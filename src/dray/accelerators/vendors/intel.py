@@ -1,4 +1,4 @@
-"""Intel GPUs, as Level Zero tells of them, or the kernel."""
+"""Intel GPUs, found through Level Zero, or through the kernel's files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dray.errors import ConfigError
 
 _SELECTOR, _MASK = "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"
 
-# The value that hides every GPU; an empty text is no limit to SYCL, nor to Level Zero.
+# The value that hides every GPU; SYCL and Level Zero ignore an empty variable.
 _HIDDEN = "!*:gpu"
 
-# The PCI device ids of cards that certainly are for computing, and their types.
+# The PCI device ids of cards that are certainly for computing, and their types.
 _MAX = {
     "0x0bd5": "Intel-GPU-Max-1550",
     "0x0bd6": "Intel-GPU-Max-1550",
@@ -26,7 +26,7 @@ _MAX = {
     "0x0bdb": "Intel-GPU-Max-1100",
 }
 
-# All devices, one, or a tile of one.
+# All devices, one device, or one tile of a device.
 _DEVICE = r"\*|gpu|\d+(\.\d+)*"
 
 _ASK = """
@@ -37,9 +37,10 @@ print(json.dumps([[d.name, d.driver_version, d.global_mem_size] for d in devices
 
 
 class Intel(Family):
-    """GPUs of Intel. Ids are indices; whether of cards or of their tiles, Level Zero decides.
+    """GPUs of Intel. Ids are indices; Level Zero decides whether of cards or of their tiles.
 
-    Level Zero's mask comes first, and renumbers what it leaves; so only one variable has ids.
+    Level Zero's mask is applied first, and the remaining devices are renumbered. So dray writes
+    ids to only one of the two variables.
     """
 
     name: ClassVar = "intel"
@@ -110,7 +111,7 @@ class Intel(Family):
     def _limit(self, text: str) -> list[str] | None:
         """Return the ids in a selector such as "level_zero:1,3;opencl:cpu", or in "1,3".
 
-        None is no limit. Source: the device selector in the manual of DPC++, and Level Zero's mask.
+        None is no limit. Source: the manuals of DPC++ (device selector) and Level Zero (mask).
         """
         if text.strip() == _HIDDEN:
             return []
@@ -134,9 +135,10 @@ class Intel(Family):
 
 
 def _ask_level_zero() -> list[tuple[str, str, int]] | None:
-    """Return name, driver and memory of every device; None if that cannot be told.
+    """Return name, driver and memory of every device; None if Level Zero cannot be asked.
 
-    In a process of its own: Level Zero does not survive a fork, and obeys variables all its life.
+    Level Zero runs in a process of its own: it does not survive a fork, and it keeps the visibility
+    variables that it has read first.
     """
     import importlib.util
     import json  # slow to import

@@ -1,4 +1,4 @@
-"""MetaX GPUs, as its management library tells of them."""
+"""MetaX GPUs, found through MetaX's management library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dray.accelerators.vendor_queries import Package, ask, detail
 
 
 class Metax(CudaLike):
-    """GPUs of MetaX, whose software obeys the variable of CUDA."""
+    """GPUs of MetaX, whose software uses CUDA's visibility variable."""
 
     name: ClassVar = "metax"
     title: ClassVar = "MetaX GPU"

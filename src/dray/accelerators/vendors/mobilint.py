@@ -1,4 +1,4 @@
-"""Mobilint's NPUs, as their runtime or the device files tell of them."""
+"""Mobilint's NPUs, found through their runtime or the device files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cores of AWS Trainium and Inferentia, as `neuron-ls` tells of them."""
+"""The cores of AWS Trainium and Inferentia, found through `neuron-ls`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TOOLS = "opt/aws/neuron/bin"
 
 
 class Neuron(Family):
-    """Cores of AWS Neuron devices. Ids are indices, of all cores of a machine."""
+    """Cores of AWS Neuron devices. Ids are indices among all cores of a machine."""
 
     name: ClassVar = "neuron"
     title: ClassVar = "Neuron core"
@@ -27,7 +27,7 @@ class Neuron(Family):
     torch_device: ClassVar = "xla"
     torch_modules: ClassVar = ("torch_xla", "torch_xla.distributed.xla_backend")
     backend: ClassVar = "xla"
-    # Of the network between EC2 instances, as AWS's guides to Trainium set them.
+    # For the network between EC2 instances; the values are those of AWS's guides to Trainium.
     collective_variables: ClassVar = MappingProxyType(
         {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
     )
@@ -47,7 +47,7 @@ class Neuron(Family):
                 driver=host.read("sys/module/neuron/version") or None,
                 memory_bytes=first.get("memory_size", 0) // first["nc_count"] or None,
             )
-        if not files:  # Amazon's images have the tools on every machine.
+        if not files:  # Amazon's images have the tools on every machine
             return None
         return Found(
             count=len(files),
@@ -61,8 +61,8 @@ class Neuron(Family):
 
 
 def _ask_neuron_ls() -> list[dict[str, Any]]:
-    """Return what the tool tells of each device, as far as that makes sense."""
-    import json  # slow to import, as is what follows
+    """Return the valid numbers that the tool prints for each device."""
+    import json  # slow to import, as is shutil
     import shutil
 
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.join(host_root(), _TOOLS)))

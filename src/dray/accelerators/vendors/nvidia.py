@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, as NVML tells of them."""
+"""NVIDIA GPUs, found through NVML."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Nvidia(CudaLike):
 
 
 def _under_wsl() -> Found | None:
-    """The devices of Windows below this Linux, whose one file stands for GPUs of any maker."""
+    """Return the GPUs of Windows under WSL, where one file stands for GPUs of any vendor."""
     found, _ = ask("pynvml", _inventory) if host.device_files("dev/dxg") else (None, "")
     return found if found is not None and found.count else None
 
 
 def is_slice(device: str) -> bool:
-    """Return whether an id is of a MIG slice, of which a process sees one at most.
+    """Return whether an id is a MIG slice's; a process sees at most one MIG slice.
 
     Source: the section on CUDA's visible devices in NVIDIA's guide to MIG.
     """
@@ -67,7 +67,7 @@ def _inventory(nvml: Package) -> Found:
 
 
 def _by_files(count: int, why: str) -> Found:
-    """The devices as the kernel's driver tells of them: less, but it does so without NVML."""
+    """Return the devices from the kernel driver's files, which say less but do not need NVML."""
     about = [host.read(path) for path in host.device_files("proc/driver/nvidia/gpus/*/information")]
     models = [found[1] for text in about if (found := re.search(r"Model:\s*(.*)", text))]
     return Found(
@@ -79,7 +79,7 @@ def _by_files(count: int, why: str) -> Found:
 
 
 def _name(nvml: Package, device: object) -> str:
-    """Return a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
+    """Return a GPU's name and UUID, and the UUIDs of its MIG slices; ids may be such UUIDs."""
     name = _text(detail(nvml, "nvmlDeviceGetName", device)) or "unknown"
     uuids = [_text(detail(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
     known = ", ".join(filter(None, uuids))
@@ -98,15 +98,15 @@ def _slices(nvml: Package, device: object) -> list[str]:
 
 
 def _text(value: str | bytes | None) -> str:
-    """Older versions of the library give bytes."""
+    """Return a text of NVML; older versions of its package return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
 
 
 def _type_of(name: str) -> str | None:
     """Return "A100" for "NVIDIA A100-SXM4-80GB", and "RTX-6000" for "Quadro RTX 6000".
 
-    That is the words in capitals after the first one, until one has a number. Names of consumer
-    cards are not like that; they are kept whole but for the maker.
+    The type has the words in capitals after the first word, up to the first one with a digit. Names
+    of consumer cards have another form; of these only the vendor's name is removed.
     """
     words: list[str] = []
     for word in name.split()[1:]:

@@ -1,4 +1,4 @@
-"""Rebellions' NPUs, as their compiler's package tells of them."""
+"""Rebellions' NPUs, found through the package of their compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenstorrent's cards, as their kernel driver shows them."""
+"""Tenstorrent's cards, found through the files of their kernel driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tenstorrent(Family):
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_TENSTORRENT_VISIBLE_DEVICES",)
 
     def find(self) -> Found | None:
-        count = len(device_files("dev/tenstorrent/[0-9]*"))  # beside the directory by-id
+        count = len(device_files("dev/tenstorrent/[0-9]*"))  # without the directory by-id
         if not count:
             return None
         return Found(count=count, driver=read("sys/module/tenstorrent/version") or None)

@@ -1,4 +1,4 @@
-"""Google's TPUs, as Linux, GKE and the metadata server of Google Cloud tell of them."""
+"""Google's TPUs, found through device files, GKE's variables and Google Cloud's metadata server."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dray.accelerators.family import Found, Variables
 from dray.accelerators.id_styles import Numbered
 from dray.host import device_files, is_directory, read
 
-_GOOGLE = "0x1ae0"  # the PCI vendor
+_GOOGLE = "0x1ae0"  # the PCI vendor id
 _METADATA_TIMEOUT_S = 0.5
 
 _CHIPS = "TPU_VISIBLE_CHIPS"
 _CHIP_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
 _HOST_BOUNDS = "TPU_HOST_BOUNDS"
-# The bounds of some of a host's chips, by their number; other numbers need none.
+# The bounds for a part of a host's chips, by the number of chips; other numbers need none.
 _SHAPES = {1: "1,1,1", 2: "1,2,1"}
 
 
 class Tpu(Numbered):
-    """Chips of Google. Ids are numbers of chips."""
+    """TPU chips of Google. Ids are chip numbers."""
 
     name: ClassVar = "tpu"
     title: ClassVar = "TPU chip"
@@ -34,7 +34,7 @@ class Tpu(Numbered):
     sizes: ClassVar = (1, 2, 4, 8)
     torch_device: ClassVar = "xla"
     torch_modules: ClassVar = ("torch_xla", "torch_xla.distributed.xla_backend")
-    shared: ClassVar = False  # a process takes all chips that it sees
+    shared: ClassVar = False  # a process uses all chips that it sees
     backend: ClassVar = "xla"
     jax_platform: ClassVar = "tpu"
 
@@ -61,23 +61,23 @@ class Tpu(Numbered):
         shown = super().show(ids, environ, count)
         if not shown:
             return {}
-        # With all its chips a process must not have the variable; but if the node itself is limited
-        # to some chips, these are not all.
+        # For all chips of the host, the variable must be unset. If the node itself is limited to
+        # some chips, these are not all.
         whole = len(ids) == count > 0 and self.visible(environ) is None
         if whole:
             shown[_CHIPS] = None
         if len(ids) in _SHAPES and not whole:
             return {**shown, _CHIP_BOUNDS: _SHAPES[len(ids)], _HOST_BOUNDS: _SHAPES[1]}
-        # All three are returned in any case, so that the caller restores all three.
+        # All three variables are always returned, so that the caller restores all three.
         stale = environ.get(_CHIP_BOUNDS) in _SHAPES.values() and len(ids) not in _SHAPES
         left = {name: None if stale else environ.get(name) for name in (_CHIP_BOUNDS, _HOST_BOUNDS)}
         return {**shown, **left}
 
 
 def _accel_chips() -> int:
-    """Return how many chips the driver of older TPUs shows.
+    """Return the number of chips of the driver for older TPUs.
 
-    Other drivers make a directory /dev/accel, and other vendors use the same class of devices.
+    Other drivers make a directory /dev/accel, and other vendors use the same device class.
     """
     files = [path for path in device_files("dev/accel*") if not is_directory(path)]
     vendors = [read(f"sys/class/accel/{os.path.basename(path)}/device/vendor") for path in files]
@@ -85,7 +85,7 @@ def _accel_chips() -> int:
 
 
 def _vfio_chips() -> int:
-    """Return how many of the devices that VFIO hands to programs are Google's."""
+    """Return the number of Google's devices among those that VFIO gives to programs."""
     groups = [os.path.basename(path) for path in device_files("dev/vfio/[0-9]*")]
     return sum(_is_googles(group) for group in groups if group.isdecimal())
 
@@ -103,31 +103,31 @@ class _Metadata:
         self._is_there = True
 
     def get(self, variable: str, attribute: str) -> str:
-        """Return a value, or "" if neither tells it."""
+        """Return a value from the variable or the server; "" if neither has it."""
         return os.environ.get(variable) or self.ask(attribute)
 
     def ask(self, attribute: str) -> str:
-        """Return a value, or "" if the server does not tell it."""
+        """Return a value from the server; "" if the server does not have it."""
         if not self._is_there:
             return ""
         import http.client  # slow to import
 
         path = f"/computeMetadata/v1/instance/attributes/{attribute}"
         try:
-            # Not urllib, which would ask a proxy.
+            # urllib would use a proxy.
             server = http.client.HTTPConnection(self._host, timeout=_METADATA_TIMEOUT_S)
             with contextlib.closing(server):
                 server.request("GET", path, headers={"Metadata-Flavor": "Google"})
                 answer = server.getresponse()
                 text = answer.read().decode(errors="replace").strip()
-        except (OSError, ValueError, http.client.HTTPException):  # ValueError: no name of a host
-            self._is_there = False  # so that detection waits once at most
+        except (OSError, ValueError, http.client.HTTPException):  # ValueError: invalid host name
+            self._is_there = False  # so that detection waits at most once
             return ""
         return text if answer.status == http.HTTPStatus.OK else ""
 
 
 def _pod_type(text: str) -> str:
-    """Return a pod type as in `v4-16`, or "" if it is none; GKE writes tpu7x-16 for v7x-16."""
+    """Return a pod type such as `v4-16`; "" for other text. GKE writes tpu7x-16 for v7x-16."""
     match = re.fullmatch(r"(?:v|tpu)(\d+[a-z]*-\d+)", text.strip().lower())
     return f"v{match[1]}" if match else ""
 
