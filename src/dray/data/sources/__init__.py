@@ -1,4 +1,4 @@
-"""The sources of rows and the places for them; the names of Ray Data's `datasource` among them."""
+"""Sources and sinks of rows, including the names of Ray Data's module `datasource`."""
 
 from dray.compat.attributes import attach_getattr
 

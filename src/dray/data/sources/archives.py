@@ -1,4 +1,4 @@
-"""Archives of samples as WebDataset has them: files of one name, with an ending for each column."""
+"""WebDataset archives of samples: files with the same name, with an extension for each column."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from dray.errors import (
     shown_url,
 )
 
-# Makes a sample of another one.
+# Makes a sample from another one.
 Step: TypeAlias = Callable[[Row], Row]
-# A step; or True or the name of a kind of images, for the usual one; or several; or none.
+# A step; True or a kind of images for the default step; a list of steps; or None.
 Coding: TypeAlias = "bool | str | Step | Sequence[bool | str | Step] | None"
-# Patterns of names, or what says of a name whether it counts; None takes all.
+# Patterns of names, or a function that returns whether to read a name; None reads all.
 Names: TypeAlias = "Sequence[str] | Callable[[str], object] | None"
 
 _KEY, _URL = "__key__", "__url__"
@@ -50,13 +50,13 @@ _ROWS = 512
 
 @dataclass(frozen=True)
 class Reading:
-    """The choices of how archives are read.
+    """The options for reading archives.
 
     Attributes:
-        decoder: Makes values of the bytes of a sample.
-        fileselect: Names of the files that count.
-        filerename: Makes other names of those of files: a function, or several.
-        suffixes: Endings of the files that count.
+        decoder: Converts the bytes of a sample to values.
+        fileselect: Names of the files to read.
+        filerename: A function that renames files, or several.
+        suffixes: Extensions of the files to read.
         expand_json: Whether the fields of a JSON object become columns.
     """
 
@@ -67,14 +67,14 @@ class Reading:
     expand_json: bool
 
     def samples(self, file: pa.NativeFile, path: str) -> Iterator[Row]:
-        """Yield the samples of an archive, decoded."""
+        """Yield the decoded samples of an archive."""
         steps = _steps(self.decoder, _decoded, "read_webdataset")
         for sample in _joined(self._members(file), path):
             row = functools.reduce(lambda made, step: step(made), steps, {**sample, _URL: path})
             yield {**_fields(row), **row} if self.expand_json else row
 
     def _members(self, file: pa.NativeFile) -> Iterator[tuple[str, str, bytes]]:
-        """Yield the key, the ending and the bytes of each file."""
+        """Yield the key, the extension and the bytes of each file."""
         renames = self.filerename if isinstance(self.filerename, Sequence) else [self.filerename]
         with tarfile.open(fileobj=file, mode="r|*") as archive:
             for member in archive:
@@ -95,7 +95,7 @@ def _fields(sample: Row) -> Row:
     """Return the fields of the object in `json`.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such object.
     """
     found = sample.get("json")
     found = json.loads(found) if isinstance(found, bytes | str) else found
@@ -118,10 +118,10 @@ def _counts(name: str, names: Names) -> bool:
 
 
 def _joined(members: Iterable[tuple[str, str, bytes]], path: str) -> Iterator[Row]:
-    """Yield the files that have one key as a sample; they follow each other.
+    """Yield a sample for the consecutive files that have the same key.
 
     Raises:
-        StorageError: They do not, or have the same ending.
+        StorageError: Files with the same key are not consecutive, or have the same extension.
     """
     sample: Row = {}
     seen: set[str] = set()
@@ -174,10 +174,10 @@ def _bytes_of(value: Value) -> int:
 
 
 def to_archive(encoder: Coding) -> Writer:
-    """Return a writer of archives, with a sample for each row.
+    """Return a writer of archives with a sample for each row.
 
     Args:
-        encoder: Makes bytes or texts of the values of a row.
+        encoder: Converts the values of a row to bytes or strings.
     """
     steps = _steps(encoder, _encoded, "write_webdataset")
 
@@ -193,10 +193,10 @@ def to_archive(encoder: Coding) -> Writer:
 
 
 def _new_key(sample: Row, keys: set[str]) -> str:
-    """Return the name of a sample, and add it to those that are there.
+    """Return the name of a sample, and add it to the known names.
 
     Raises:
-        ConfigError: A reader would take its files for those of another one, or for none.
+        ConfigError: A reader would assign the files to another sample, or ignore them.
     """
     key = uuid.uuid4().hex if sample.get(_KEY) is None else str(sample[_KEY])
     name = posixpath.basename(key)
@@ -249,7 +249,7 @@ def _of_user(step: Step, method: str, sample: Row) -> Row:
 
 
 def _decoded(form: object, sample: Row) -> Row:
-    """Return a sample whose bytes are decoded as their endings say."""
+    """Return a sample whose bytes are decoded according to the extensions."""
     return {
         name: value if name.startswith("__") else _value(name, value, form)
         for name, value in sample.items()
@@ -283,7 +283,7 @@ def _value(name: str, content: bytes, form: object) -> Value:
 
 
 def _encoded(form: object, sample: Row) -> Row:
-    """Return a sample whose values are encoded as their endings say."""
+    """Return a sample whose values are encoded according to the extensions."""
     return {
         name: value if value is None or name.startswith("__") else _content(name, value)
         for name, value in sample.items()

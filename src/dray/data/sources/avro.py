@@ -1,4 +1,4 @@
-"""Files of Avro, which fastavro reads."""
+"""Avro files as a source, read with fastavro."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dray.data.sources.finding import naming
 from dray.data.sources.partitions import Labels
 
 _AVRO = b"Obj\x01"
-_FIRST_ROWS = 256  # which tell how large the others are
+_FIRST_ROWS = 256  # used to estimate the size of the other rows
 
 
 def avro_source(
@@ -23,7 +23,7 @@ def avro_source(
     label: Callable[[str], Labels],
     opening: Mapping[str, object],
 ) -> BlocksSource:
-    """Return files of Avro as a source, with a row for each record.
+    """Return Avro files as a source with a row for each record.
 
     Raises:
         MissingDependencyError: fastavro is not installed.

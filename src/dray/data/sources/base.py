@@ -1,4 +1,4 @@
-"""The sources of rows: tables in memory and in files, rows one by one, streams."""
+"""Sources of rows: tables in memory and in files, rows by number, and streams."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from dray.errors import StorageError
 if TYPE_CHECKING:
     import datasets
 
-# Of Arrow; one of fsspec is wrapped.
+# An Arrow filesystem; one of fsspec is wrapped.
 Filesystem: TypeAlias = pa.fs.FileSystem
 
-# Bytes of a block, and rows at most.
+# The maximum size of a block, in bytes and in rows.
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 1 << 16
-# Numbers of lanes, with many divisors, so that each rank's share is made of whole lanes.
+# Numbers of lanes with many divisors, so that the share of each rank consists of whole lanes.
 LANES = (12, 8, 6, 4, 3, 2, 1)
 
 
 class Source:
-    """Rows from somewhere.
+    """A source of rows.
 
     Attributes:
-        rows: Their number; None if it is known only once all have been read.
-        indexed: Whether `take` reads single rows as fast as it reads rows in order.
-        is_stream: Whether it may have no end, or be too large to be written down.
-        has_shuffled_parts: Whether each epoch may have its parts in another order.
+        rows: The number of rows; None if it is unknown until all rows have been read.
+        indexed: Whether `take` reads single rows as fast as rows in order.
+        is_stream: Whether the source may have no end, or may be too large to store.
+        has_shuffled_parts: Whether epochs may read the parts in different orders.
         lanes: The number of ranges that are best read side by side.
-        row_bytes: About how many bytes a row has in memory; 0 if that is not known.
-        name: The rows in messages.
-        files: Paths of the files that they come from, as far as that is known.
+        row_bytes: The approximate size of a row in memory; 0 if unknown.
+        name: The name of the rows in messages.
+        files: The paths of the files that the rows are read from, if known.
     """
 
     rows: int | None = None
@@ -61,45 +61,45 @@ class Source:
     files: Sequence[str] = ()
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Yield the rows from one to before another, in order.
+        """Yield the rows from `start` to before `stop`, in order.
 
         Args:
-            start: The first one; 0 where it is not known how many there are.
-            stop: None for the end.
+            start: The first row; 0 if the number of rows is unknown.
+            stop: The row after the last one; None for the end.
         """
         raise NotImplementedError
 
     def of_epoch(self, epoch: int) -> Source:
-        """Return the rows as an epoch has them, if each has another order."""
+        """Return the source as an epoch reads it, if epochs have different orders."""
         return self
 
     def leaves(self) -> list[Source]:
-        """Return the parts that epochs may put into another order; else this one alone."""
+        """Return the parts that epochs may reorder, or only this source if there are none."""
         return [self]
 
     def rebuilt(self, leaves: Iterator[Source]) -> Source:
-        """Return the same source over others, one for each leaf."""
+        """Return the same combination of other sources, one for each leaf."""
         return next(leaves)
 
     def take(self, rows: RowNumbers) -> Table:
-        """Return a copy of rows by their numbers; a source that is indexed has this."""
+        """Return a copy of rows by number; only indexed sources implement this."""
         raise NotImplementedError
 
     def schema(self) -> pa.Schema | None:
-        """Return the schema of Arrow, if it is known without reading rows; else None."""
+        """Return the Arrow schema if it is known without reading rows, else None."""
         return None
 
     def block_rows(self) -> int:
-        """Return how many rows a block is to have."""
+        """Return the number of rows of a block."""
         return max(1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(self.row_bytes, 1.0))))
 
     def origin(self, start: int, stop: int) -> str:
-        """Return what messages call a range of rows."""
+        """Return the name of a range of rows in messages."""
         return f"rows {start} to {stop - 1} of {self.name}"
 
 
 class _InPieces(Source):
-    """Rows that are known by their numbers, and are read a piece at a time."""
+    """A source whose rows are numbered and read one piece at a time."""
 
     rows: int
     indexed = True
@@ -112,7 +112,7 @@ class _InPieces(Source):
             yield Block(self._piece(begin, last), self.origin(begin, last), first=begin)
 
     def _piece(self, start: int, stop: int) -> Table:
-        """Return a range of rows, which may be without a copy."""
+        """Return a range of rows, which may share memory with the source."""
         return self.take(np.arange(start, stop))
 
 
@@ -136,7 +136,7 @@ class TableSource(_InPieces):
         return self.table.schema
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: a slice of a table would take all of it along."""
+        """Return the state to pickle: only this slice, as Arrow would pickle the whole table."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
@@ -151,12 +151,12 @@ class TableSource(_InPieces):
 
 
 def _has_many_chunks(table: Table) -> bool:
-    """Return whether single rows of a table are slow to find."""
+    """Return whether finding single rows of a table is slow."""
     return any(table.column(name).num_chunks > 64 for name in table.column_names)
 
 
 class IterableSource(Source):
-    """Rows that an object yields, such as a torch IterableDataset."""
+    """The rows of an iterable, such as a torch IterableDataset."""
 
     is_stream = True
 
@@ -164,7 +164,7 @@ class IterableSource(Source):
         self._items, self.name = items, called
 
     def of_epoch(self, epoch: int) -> Source:
-        """Tell the object, which may shuffle by epoch as Hugging Face's do."""
+        """Set the epoch of the iterable, which may shuffle by it like Hugging Face's datasets."""
         set_epoch = getattr(self._items, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
@@ -180,7 +180,7 @@ class IterableSource(Source):
 
 
 class RangeSource(_InPieces):
-    """The numbers from 0."""
+    """The numbers from 0 to before `rows`."""
 
     row_bytes = 8.0
     name = "the range"
@@ -196,11 +196,11 @@ class RangeSource(_InPieces):
 
 
 class ArrowFileSource(_InPieces):
-    """A file of Arrow that is mapped into memory, and is read from the disk as rows are used.
+    """A memory-mapped Arrow file; rows are read from disk when they are used.
 
     Args:
-        columns: The columns that its rows are to have, with their types.
-        owner: Deletes the file when nobody has this any more.
+        columns: The columns and types that the rows must have.
+        owner: An object that deletes the file when nothing refers to it any more.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class ArrowFileSource(_InPieces):
 
 
 class Indexed(Protocol):
-    """Rows by number, such as a torch Dataset."""
+    """An object that returns rows by number, such as a torch Dataset."""
 
     def __len__(self) -> int: ...
 
@@ -248,13 +248,13 @@ class Indexed(Protocol):
 
 
 def is_indexed(items: object) -> bool:
-    """Return whether an object gives rows by number; iterable-style datasets of torch do not."""
+    """Return whether an object returns rows by number; torch's IterableDatasets do not."""
     streams = any(kind.__name__ == "IterableDataset" for kind in type(items).__mro__)
     return hasattr(items, "__getitem__") and hasattr(items, "__len__") and not streams
 
 
 class RowsSource(_InPieces):
-    """Rows that an object gives by number, such as a torch Dataset."""
+    """The rows of an indexed object, such as a torch Dataset."""
 
     def __init__(self, items: Indexed, called: str, files: Sequence[str] = ()) -> None:
         self._items, self.name, self.files = items, called, files
@@ -274,7 +274,7 @@ _ROWS_AT_ONCE = 256
 
 
 class HuggingFaceSource(_InPieces):
-    """A Dataset of Hugging Face, as the Arrow table that it is."""
+    """A Hugging Face Dataset, read through its Arrow table."""
 
     name = "the Hugging Face dataset"
 
@@ -287,7 +287,7 @@ class HuggingFaceSource(_InPieces):
         return self._dataset[start:stop]
 
     def take(self, rows: RowNumbers) -> Table:
-        found = self._dataset[np.asarray(rows).tolist()]  # pieces of the dataset's own memory
+        found = self._dataset[np.asarray(rows).tolist()]  # shares memory with the dataset
         alone = any(column.num_chunks == 1 for column in found.columns)
         return taken(found, np.arange(found.num_rows)) if alone else found.combine_chunks()
 
@@ -296,7 +296,7 @@ class HuggingFaceSource(_InPieces):
 
 
 class BlocksSource(Source):
-    """Rows that a function yields, as often as it is called; how many is not known."""
+    """Rows that a function yields on each call; their number is unknown."""
 
     def __init__(
         self,

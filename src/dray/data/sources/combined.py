@@ -1,4 +1,4 @@
-"""Sources that are made of others: a range of one, several in their order or an epoch's."""
+"""Sources that combine others: a range of one, or several in a fixed or shuffled order."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dray.errors import ConfigError
 
 @dataclass(frozen=True)
 class FileShuffleConfig:
-    """A random order of files, as Ray Data has it: `read_parquet(..., shuffle=...)`.
+    """A random order of files as in Ray Data, for `read_parquet(..., shuffle=...)`.
 
     Args:
-        seed: Decides the order; None is a random one, drawn when files are read.
-        reseed_after_execution: Whether each epoch has another order.
+        seed: The seed of the order; None draws one when files are read.
+        reseed_after_execution: Whether each epoch has a new order.
 
     Example:
         >>> import dray.data
@@ -40,7 +40,7 @@ class Shuffle:
         config: "files" or a FileShuffleConfig.
 
     Raises:
-        ConfigError: It is neither, or its seed is no whole number.
+        ConfigError: `config` is neither, or its seed is not an integer.
     """
 
     def __init__(self, config: object) -> None:
@@ -52,14 +52,14 @@ class Shuffle:
         self.by_epoch = config.reseed_after_execution
 
     def order(self, files: int, epoch: int) -> list[int]:
-        """Return the numbers of files in the order of an epoch."""
+        """Return the numbers of the files in the order of an epoch."""
         seeds = (self.seed, epoch) if self.by_epoch else (self.seed,)
         numbers: list[int] = np.random.default_rng(seeds).permutation(files).tolist()
         return numbers
 
 
 class SliceSource(Source):
-    """A range of the rows of another source, the same ones in each epoch."""
+    """A range of the rows of another source, the same in each epoch."""
 
     def __init__(self, source: Source, start: int, stop: int) -> None:
         self._source, self._start = source.of_epoch(0), start
@@ -82,10 +82,10 @@ class SliceSource(Source):
 
 
 class UnionSource(Source):
-    """The rows of several sources, one after another.
+    """The rows of several sources in sequence.
 
     Args:
-        shuffle: The order that an epoch has them in; None leaves them in their own.
+        shuffle: The order of the sources in each epoch; None keeps the given order.
     """
 
     def __init__(self, sources: Sequence[Source], shuffle: Shuffle | None = None) -> None:
@@ -105,7 +105,7 @@ class UnionSource(Source):
         self.files = [file for source in sources for file in source.files]
 
     def of_epoch(self, epoch: int) -> Source:
-        """Return the sources in the order of an epoch, each as the epoch has it."""
+        """Return the sources in the order of an epoch, each as it reads that epoch."""
         sources = [source.of_epoch(epoch) for source in self._sources]
         if self._shuffle is None:
             return self if sources == self._sources else UnionSource(sources)
@@ -151,7 +151,7 @@ class UnionSource(Source):
         return min(source.block_rows() for source in self._sources)
 
     def schema(self) -> pa.Schema | None:
-        if self._shuffle is not None:  # files of one dataset
+        if self._shuffle is not None:  # with an order of files, all sources have the same columns
             return self._sources[0].schema()
         schemas = [source.schema() for source in self._sources]
         known = [schema for schema in schemas if schema is not None]

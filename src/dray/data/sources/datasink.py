@@ -1,4 +1,4 @@
-"""Places of one's own for rows, as Ray Data has them: databases, services, files of any kind."""
+"""Custom sinks for rows, as in Ray Data: databases, services and files of any kind."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from dray.data.sources.filenames import FilenameProvider
 from dray.data.sources.target import Place, SaveMode, Target
 
 WriteReturnType = TypeVar("WriteReturnType")
-# Bytes of the rows of a write, unless a sink asks for a number of rows.
+# Bytes of rows for each write, unless the sink requests a number of rows.
 _WRITE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """The facts that a write is told of itself.
+    """The facts about a write that `Datasink.write` receives.
 
     Attributes:
-        task_idx: Its number among the writes.
-        op_name: Name of the sink.
+        task_idx: The number of the write, from 0.
+        op_name: The name of the sink.
         kwargs: Ignored; for compatibility with Ray.
     """
 
@@ -39,12 +39,12 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class WriteResult(Generic[WriteReturnType]):
-    """All writes to a sink.
+    """The result of all writes to a sink.
 
     Attributes:
-        num_rows: Rows in all.
-        size_bytes: Their bytes in memory.
-        write_returns: The values that `write` has returned, each time.
+        num_rows: The number of rows.
+        size_bytes: The size of the rows in memory, in bytes.
+        write_returns: The return values of `write`, one for each call.
     """
 
     num_rows: int
@@ -53,7 +53,7 @@ class WriteResult(Generic[WriteReturnType]):
 
 
 class Datasink(Generic[WriteReturnType]):
-    """A place for rows of your own, for `Dataset.write_datasink`; override `write`.
+    """A sink of your own for `Dataset.write_datasink`; override `write`.
 
     Example:
         >>> import dray.data
@@ -66,18 +66,18 @@ class Datasink(Generic[WriteReturnType]):
     """
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Prepare for rows; called once, before the first write.
+        """Prepare for rows; dray calls this once, before the first write.
 
         Args:
-            schema: Their columns; None if there are no rows to tell.
+            schema: The schema of the first rows; None if there are no rows.
         """
 
     def write(self, blocks: Iterable[Table], ctx: TaskContext) -> WriteReturnType:
-        """Write some of the rows: 128 MiB, or as `min_rows_per_write` says.
+        """Write some of the rows: 128 MiB, or at least `min_rows_per_write` rows.
 
         Args:
-            blocks: Tables of Arrow.
-            ctx: The number of this write.
+            blocks: Arrow tables.
+            ctx: The number of this write and the name of the sink.
 
         Returns:
             A value for `on_write_complete`.
@@ -85,41 +85,41 @@ class Datasink(Generic[WriteReturnType]):
         raise NotImplementedError(f"{type(self).__name__} has no write()")
 
     def on_write_complete(self, write_result: WriteResult[WriteReturnType]) -> None:
-        """Take note that all rows are written."""
+        """Finish after all rows have been written; does nothing by default."""
 
     def on_write_failed(self, error: Exception) -> None:
-        """Take note that a write, or what makes the rows, has failed; the error is raised then."""
+        """Clean up after an error, which is raised afterwards; does nothing by default."""
 
     def get_name(self) -> str:
-        """Return the name in messages; default: that of the class, without `Datasink`."""
+        """Return the name in messages; default: the class name without `Datasink`."""
         return type(self).__name__.lstrip("_").removesuffix("Datasink") or "Datasink"
 
     @property
     def supports_distributed_writes(self) -> bool:
-        """Nothing; Ray's: all rows are written by this process."""
+        """Ignored, because this process writes all rows; for compatibility with Ray."""
         return True
 
     @property
     def min_rows_per_write(self) -> int | None:
-        """The rows that each `write` is to get at least; None leaves it to dray."""
+        """The minimum number of rows of each `write`; None writes 128 MiB at a time."""
         return None
 
 
 class _FileDatasink(Datasink[None]):
-    """Files of a kind of your own, in a directory.
+    """A sink that writes files of your own format to a directory.
 
     Args:
         path: The directory, or a URL that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the path names.
         try_create_dir: Ignored; for compatibility with Ray.
-        open_stream_args: As for `pyarrow.fs.FileSystem.open_output_stream`.
+        open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_output_stream`.
         filename_provider: Names the files.
-        dataset_uuid: The beginning of names, without a provider.
-        file_format: The ending of names, without a provider.
+        dataset_uuid: The prefix of the file names, if there is no `filename_provider`.
+        file_format: The extension of the file names, if there is no `filename_provider`.
         mode: The action if the directory has files, as for `write_parquet`.
 
     Attributes:
-        path: The first argument.
+        path: The argument `path`.
     """
 
     _of_rows = False
@@ -160,15 +160,15 @@ class _FileDatasink(Datasink[None]):
                 self._write_part(part, file)
 
     def on_write_complete(self, write_result: WriteResult[None]) -> None:
-        """Have all files in the directory."""
+        """Make all files visible in the directory."""
         self._opened.close()
 
     def on_write_failed(self, error: Exception) -> None:
-        """Have no new file in the directory."""
+        """Remove the new files."""
         self._opened.__exit__(type(error), error, error.__traceback__)
 
     def _parts(self, tables: Sequence[Table]) -> Iterator[Any]:
-        """Yield what each file is to hold."""
+        """Yield the content of each file."""
         raise NotImplementedError
 
     def _write_part(self, part: Any, file: pa.NativeFile) -> None:
@@ -176,7 +176,7 @@ class _FileDatasink(Datasink[None]):
 
 
 class RowBasedFileDatasink(_FileDatasink):
-    """Files of a kind of your own with a row each; override `write_row_to_file`.
+    """A sink that writes a file for each row in your own format; override `write_row_to_file`.
 
     Example:
         >>> import tempfile
@@ -193,7 +193,7 @@ class RowBasedFileDatasink(_FileDatasink):
     _of_rows = True
 
     def write_row_to_file(self, row: Row, file: pa.NativeFile) -> None:
-        """Write a row, a dict, to a file that is open."""
+        """Write a row (a dict) to an open file."""
         raise NotImplementedError(f"{type(self).__name__} has no write_row_to_file()")
 
     def _parts(self, tables: Sequence[Table]) -> Iterator[Row]:
@@ -204,11 +204,12 @@ class RowBasedFileDatasink(_FileDatasink):
 
 
 class BlockBasedFileDatasink(_FileDatasink):
-    """Files of a kind of your own with many rows each; override `write_block_to_file`.
+    """A sink that writes files of many rows in your own format; override `write_block_to_file`.
 
     Args:
         path: The directory, or a URL that fsspec supports.
-        min_rows_per_file: The least rows of a file but the last; None is 128 MiB of them.
+        min_rows_per_file: The minimum number of rows of a file, except the last; None writes 128
+            MiB to each file.
         options: As for `RowBasedFileDatasink`: `filesystem`, `filename_provider`, `file_format`,
             `mode` and so on.
 
@@ -236,11 +237,11 @@ class BlockBasedFileDatasink(_FileDatasink):
 
     @property
     def min_rows_per_write(self) -> int | None:
-        """The least rows of a file."""
+        """The minimum number of rows of a file."""
         return self._least
 
     def write_block_to_file(self, block: BlockAccessor, file: pa.NativeFile) -> None:
-        """Write rows to a file that is open."""
+        """Write rows to an open file."""
         raise NotImplementedError(f"{type(self).__name__} has no write_block_to_file()")
 
     def _parts(self, tables: Sequence[Table]) -> Iterator[BlockAccessor]:
@@ -251,12 +252,12 @@ class BlockBasedFileDatasink(_FileDatasink):
 
 
 def write_all(datasink: Datasink[Any], blocks: Iterator[Block]) -> None:
-    """Write rows to a sink, and tell it of the end."""
+    """Write rows to a sink, and call its method for success or failure."""
     rows = size = 0
     least = datasink.min_rows_per_write
 
     def numbered() -> Iterator[tuple[int, Table]]:
-        """Yield tables, each with the number of the write that it belongs to."""
+        """Yield tables, each with the number of its write."""
         nonlocal rows, size
         number = begun_rows = begun_size = 0
         for block in itertools.chain(first, blocks):
@@ -278,6 +279,6 @@ def write_all(datasink: Datasink[Any], blocks: Iterator[Block]) -> None:
             for number, of_write in itertools.groupby(numbered(), lambda each: each[0])
         ]
         datasink.on_write_complete(WriteResult(rows, size, returned))
-    except BaseException as error:  # an interrupt as well, so that no part of a file is left
+    except BaseException as error:  # also for an interrupt, so that no incomplete file is left
         datasink.on_write_failed(error)  # type: ignore[arg-type]
         raise

@@ -1,4 +1,4 @@
-"""Sources of one's own: what reads rows by tasks, as Ray Data has it, and files by a function."""
+"""Custom sources as in Ray Data: read tasks, and files that a function of your own reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from dray.data.sources.partitions import Partitioning, PathPartitionFilter, labe
 
 
 class ReadTask:
-    """A part of a source's rows, which is read when they are needed.
+    """A part of a source's rows that is read when the rows are requested.
 
     Args:
-        read_fn: It returns or yields blocks: tables of Arrow, DataFrames or dicts of columns.
-        metadata: Facts about them.
+        read_fn: A function that returns or yields blocks: Arrow tables, DataFrames or dicts of
+            columns.
+        metadata: The facts about these blocks.
         schema: Ignored; for compatibility with Ray.
-        per_task_row_limit: The most rows to read; None reads all.
+        per_task_row_limit: The maximum number of rows to read; None reads all.
 
     Attributes:
-        read_fn: The first argument, and so the others.
+        read_fn: The argument `read_fn`; the other attributes are arguments as well.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class ReadTask:
         self.schema, self.per_task_row_limit = schema, per_task_row_limit
 
     def __call__(self) -> Iterator[Batch]:
-        """Yield the blocks."""
+        """Yield the blocks of the task."""
         left = self.per_task_row_limit
         for block in self.read_fn():
             if left is None:
@@ -71,15 +72,15 @@ class Datasource:
         5
     """
 
-    # Those that its rows come from, as far as it is known.
+    # The files that the rows are read from, if known.
     _files: Sequence[str] = ()
 
     def get_name(self) -> str:
-        """Return the name in messages; default: that of the class, without `Datasource`."""
+        """Return the name in messages; default: the class name without `Datasource`."""
         return type(self).__name__.removesuffix("Datasource") or "Datasource"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Return about how many bytes all rows take in memory; None if that is not known."""
+        """Return the approximate size of all rows in memory, in bytes; None if unknown."""
         return None
 
     def get_read_tasks(
@@ -88,34 +89,35 @@ class Datasource:
         per_task_row_limit: int | None = None,
         data_context: Any = None,
     ) -> list[ReadTask]:
-        """Return the parts that rows are read in, one after another.
+        """Return the read tasks, which are read in sequence.
 
         Args:
-            parallelism: About how many there should be; each is to fit into memory.
-            per_task_row_limit: None; Ray's.
-            data_context: None; Ray's.
+            parallelism: The approximate number of tasks; the rows of each task must fit into
+                memory.
+            per_task_row_limit: Always None; for compatibility with Ray.
+            data_context: Always None; for compatibility with Ray.
         """
         raise NotImplementedError(f"{type(self).__name__} has no get_read_tasks()")
 
 
 class FileBasedDatasource(Datasource):
-    """Files of a kind of your own as a source; override `_read_stream(file, path)`.
+    """A source of files of your own format; override `_read_stream(file, path)`.
 
-    It yields blocks of the rows of a file, which is open at its beginning.
+    `_read_stream` gets an open file at its beginning, and yields blocks of its rows.
 
     Args:
         paths: Files, directories, globs or URLs that fsspec supports.
         filesystem: A filesystem of Arrow or fsspec; default: the one that the paths name.
         schema: Ignored; for compatibility with Ray.
-        open_stream_args: As for `pyarrow.fs.FileSystem.open_input_stream`.
+        open_stream_args: Arguments of `pyarrow.fs.FileSystem.open_input_stream`.
         meta_provider: Ignored; for compatibility with Ray.
         partition_filter: Selects files by the values in their paths; see `PathPartitionFilter`.
         partitioning: The scheme by which directory names become values of columns.
         ignore_missing_paths: Whether to skip missing paths.
         shuffle: "files" or a FileShuffleConfig, to read files in a random order.
         include_paths: Whether to add a column `path` with the path of each row's file.
-        file_extensions: Extensions of the files to read in a directory; default: those of the
-            class, `_FILE_EXTENSIONS`.
+        file_extensions: Extensions of the files to read in a directory; default: `_FILE_EXTENSIONS`
+            of the class.
     """
 
     _FILE_EXTENSIONS: ClassVar[Sequence[str] | None] = None
@@ -154,7 +156,7 @@ class FileBasedDatasource(Datasource):
         per_task_row_limit: int | None = None,
         data_context: Any = None,
     ) -> list[ReadTask]:
-        """Return a task for each file."""
+        """Return one read task for each file."""
         return [
             ReadTask(
                 functools.partial(self._blocks, path),

@@ -1,4 +1,4 @@
-"""Contents of files whose addresses are in rows."""
+"""Downloads of files whose addresses are in rows."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _READERS = 16
 
 
 def downloaded(uris: Sequence[str | None], filesystem: Filesystem = None) -> list[bytes | None]:
-    """Return the contents of files; None where there is none, or it cannot be read.
+    """Return the contents of files; None for an address that is None or cannot be read.
 
     Args:
-        uris: Paths of this machine, or URLs that fsspec supports.
-        filesystem: Of Arrow or fsspec; default: what each says.
+        uris: Paths on this machine, or URLs that fsspec supports.
+        filesystem: A filesystem of Arrow or fsspec; default: the one that each address names.
     """
 
     def content(uri: str | None) -> bytes | None:
         if uri is None:
             return None
-        with contextlib.suppress(OSError):  # as in Ray: of many addresses some lead nowhere
+        with contextlib.suppress(OSError):  # as in Ray, an unreadable file gives None
             return _content(uri, filesystem)
         return None
 

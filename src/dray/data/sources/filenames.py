@@ -1,21 +1,21 @@
-"""The names of files that rows are written to, if a program gives them."""
+"""Names that a program chooses for the files that rows are written to."""
 
 from __future__ import annotations
 
 
 class FilenameProvider:
-    """Names for the files of `write_parquet` and the like, for `filename_provider=`.
+    """Names of files, for the argument `filename_provider` of `write_parquet` and similar methods.
 
-    Override `get_filename_for_task`. Files of one row each, as those of `write_images`, get
-    `_000000_` and the row's number before the ending.
+    Override `get_filename_for_task`. If each row has its own file, as in `write_images`, dray
+    inserts `_000000_` and the row's number before the extension.
 
     Args:
-        dataset_uuid: The beginning of names; None is none.
-        file_format: The ending of names, such as "parquet"; None is none.
+        dataset_uuid: The prefix of the names; None is no prefix.
+        file_format: The extension of the names, such as "parquet"; None is no extension.
 
     Attributes:
-        dataset_uuid: The first argument.
-        file_format: The second one.
+        dataset_uuid: The argument `dataset_uuid`.
+        file_format: The argument `file_format`.
 
     Example:
         >>> from dray.data.datasource import FilenameProvider
@@ -33,8 +33,8 @@ class FilenameProvider:
         """Return the name of a file.
 
         Args:
-            write_uuid: A text that no other write has.
-            task_index: The number of the file, from 0; no two files may have one name.
+            write_uuid: A string that is unique to this write.
+            task_index: The number of the file, from 0; each number needs another name.
         """
         begin = "" if self.dataset_uuid is None else f"{self.dataset_uuid}_"
         end = "" if self.file_format is None else f".{self.file_format}"

@@ -1,4 +1,4 @@
-"""Files of rows: what is in them."""
+"""Sources for the rows in files of each format."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _READERS = 16
-# Endings of packed files of text, and Arrow's names of how they are.
+# Extensions of compressed text files -> Arrow's names of the compression.
 PACKED = {".gz": "gzip", ".bz2": "bz2", ".br": "brotli", ".lz4": "lz4", ".zst": "zstd"}
-# Files of text up to this size are read whole, so that a column's type fits all of its values.
+# Text files up to this size are read whole, so that the type of a column fits all of its values.
 _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
-_MOST_BLOCK_BYTES = (1 << 31) - 1  # that Arrow takes
+_MOST_BLOCK_BYTES = (1 << 31) - 1  # Arrow's limit
 
-_NUMPY = b"\x93NUMPY"  # the beginning of a .npy file
+_NUMPY = b"\x93NUMPY"  # the first bytes of a .npy file
 
 # Opens a file at its beginning.
 Opened = Callable[[], pa.NativeFile]
@@ -69,18 +69,18 @@ def parquet_source(
     *,
     allow_pickle: bool = False,
 ) -> Source:
-    """Return files of Parquet as a source; the ends of all of them are read here.
+    """Return Parquet files as a source; the footers of all files are read at once.
 
     Args:
-        lanes: The number of ranges to read side by side; None chooses.
-        label: Returns the values that all rows of a file have from its path.
-        shuffle: The order of files in each epoch; None is the one that they have.
-        schema: The columns of all files, and their types; None takes what the files have.
+        lanes: The number of ranges to read side by side; None chooses one.
+        label: Returns the values that all rows of a file get from its path.
+        shuffle: The order of the files in each epoch; None keeps their order.
+        schema: The columns and types of all files; None uses those of the files.
 
     Raises:
-        NoSuchFileError: One is not there.
-        StorageError: One cannot be read, or not together with the others.
-        ConfigError: A column is not there, or pickled.
+        NoSuchFileError: A file is missing.
+        StorageError: A file cannot be read, or does not match the others.
+        ConfigError: A column is missing or pickled.
     """
     import pyarrow.parquet as pq
 
@@ -107,7 +107,7 @@ def parquet_source(
 
 
 def _without_labels(schema: pa.Schema, end: pq.FileMetaData, labels: Labels) -> pa.Schema:
-    """Return the schema of a file, which lacks columns that its path has values for."""
+    """Return the schema of a file without the columns whose values come from the path."""
     if labels.keys().isdisjoint(schema.names):
         return schema
     own = end.schema.names
@@ -117,7 +117,7 @@ def _without_labels(schema: pa.Schema, end: pq.FileMetaData, labels: Labels) -> 
 def _with_columns(
     source: ParquetSource, path: str, columns: Sequence[str] | None, labels: Labels
 ) -> Source:
-    """Return some columns of a source, from its files and from their paths."""
+    """Return a source with some columns, which come from the files or from their paths."""
     names = source.schema().names
     if columns is not None:
         missing = sorted(set(columns) - {*names, *labels})
@@ -138,7 +138,7 @@ def csv_source(
     options: Mapping[str, object],
     opening: Mapping[str, object],
 ) -> BlocksSource:
-    """Return files of CSV as a source."""
+    """Return CSV files as a source."""
     import pyarrow.csv as csv
 
     def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
@@ -160,10 +160,10 @@ def json_source(
     opening: Mapping[str, object],
     lines: bool = False,
 ) -> BlocksSource:
-    """Return files of JSON as a source: an object a line, or a list of objects.
+    """Return JSON files as a source; a file has an object per line, or a list of objects.
 
     Args:
-        lines: Whether each line is a row, also where it is a list, or has other types.
+        lines: Whether each line is a row even if it is a list or has other types.
     """
     import pyarrow.json as pa_json
 
@@ -190,7 +190,7 @@ def json_source(
             except pa.ArrowInvalid as error:
                 if not _is_long_line(error) or block_bytes > _MOST_BLOCK_BYTES // 2:
                     raise
-            block_bytes *= 2  # and from the beginning again: a stream does not go back
+            block_bytes *= 2  # and start again, because a stream cannot go back
 
     def read_whole(file: pa.NativeFile) -> Table:
         text = file.read().removeprefix(codecs.BOM_UTF8)
@@ -215,7 +215,7 @@ def json_source(
 
 
 def _line_by_line(text: bytes) -> Table:
-    """Return a row of each line; values without names have their numbers for them, as in Ray."""
+    """Return a row for each line; as in Ray, list items get their numbers as names."""
 
     def row(value: object) -> Row:
         if isinstance(value, dict):
@@ -229,7 +229,7 @@ def _line_by_line(text: bytes) -> Table:
 def orc_source(
     files: Sequence[str], filesystem: Filesystem, label: Callable[[str], Labels]
 ) -> BlocksSource:
-    """Return files of ORC as a source, which is read stripe by stripe."""
+    """Return ORC files as a source that is read stripe by stripe."""
     from pyarrow import orc
 
     def parts(path: str) -> Iterator[Table]:
@@ -242,7 +242,7 @@ def orc_source(
 
 
 def _is_long_line(error: pa.ArrowInvalid) -> bool:
-    """Return whether an error of Arrow's is that of an object that is larger than a block."""
+    """Return whether an error of Arrow reports that an object is larger than a block."""
     return "straddl" in str(error)
 
 
@@ -274,7 +274,7 @@ def _text_source(
 def by_file(
     files: Sequence[str], parts: Callable[[str], Iterator[Table]], label: Callable[[str], Labels]
 ) -> BlocksSource:
-    """Return the tables that files are read as, with the values of their paths, as a source."""
+    """Return a source of the tables in files, with the values from the files' paths."""
 
     def produce() -> Iterator[Block]:
         for path in files:
@@ -290,15 +290,15 @@ def by_file(
     return BlocksSource(produce, called, files=files)
 
 
-# Files that are rows themselves.
+# Files that are one row each.
 
 
 @dataclass(frozen=True)
 class FileRows:
-    """Files by number, each of which is a row.
+    """An indexed sequence of files that are one row each.
 
     Args:
-        decode: Makes a row of a file's bytes and path.
+        decode: A function from a file's bytes and path to a row.
     """
 
     files: Sequence[str]
@@ -323,7 +323,7 @@ def text_source(
     encoding: str,
     drop_empty_lines: bool,
 ) -> BlocksSource:
-    """Return files of text as a source, with a row for each line."""
+    """Return text files as a source with a row for each line."""
 
     def column(texts: Iterable[str]) -> pa.Array:
         lines = (line for text in texts for line in text.splitlines())
@@ -344,7 +344,7 @@ def text_source(
 def numpy_source(
     files: Sequence[str], filesystem: Filesystem, label: Callable[[str], Labels], allow_pickle: bool
 ) -> BlocksSource:
-    """Return files of NumPy as a source, with a row for each entry of the arrays."""
+    """Return NumPy files as a source with a row for each entry of the arrays."""
     archive = next((path for path in files if path.endswith(".npz")), None)
     if archive is not None:
         raise ConfigError(

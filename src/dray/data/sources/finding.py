@@ -1,4 +1,4 @@
-"""The files that paths mean, and errors that name a file."""
+"""The search for the files at given paths, and errors that name a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dray.data.sources.base import Filesystem
 from dray.errors import DrayError, NoSuchFileError, StorageError, describe, shown_url
 
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-# Chooses among files by their paths.
+# Selects files by their paths.
 Passing: TypeAlias = Callable[[list[str]], list[str]]
 
 _DAMAGED = (
@@ -35,17 +35,17 @@ def find_files(
     passing: Passing | None,
     ignore_missing: bool,
 ) -> tuple[list[str], Filesystem]:
-    """Return the files that paths mean, and the filesystem of Arrow that they are on.
+    """Return the files at given paths, and their Arrow filesystem.
 
     Args:
         paths: Files, directories, globs or URLs that fsspec supports; all on one filesystem.
         endings: Extensions of the files to read in a directory.
-        filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
-        passing: Chooses among them; None takes all.
+        filesystem: A filesystem of Arrow or fsspec, if it is not the one that the paths name.
+        passing: Selects files; None selects all.
         ignore_missing: Whether to skip missing paths.
 
     Raises:
-        NoSuchFileError: There is none, or none passes.
+        NoSuchFileError: There is no file, or `passing` selects none.
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in listed]
@@ -87,10 +87,10 @@ def _each_once(lists: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
-    """Return the files of a directory that hold data.
+    """Return the data files of a directory.
 
-    What is named `_...` or `....`, directories too, is what Spark, Delta and others write beside
-    it, unless it is the value of a column.
+    Files and directories whose names begin with `_` or `.` are skipped, unless they are partitions
+    such as `_kind=a`: Spark, Delta Lake and others store metadata under such names.
     """
 
     def is_shown(file: str) -> bool:
@@ -136,7 +136,7 @@ def _remote_files(
 
 @contextlib.contextmanager
 def naming(path: str, failed: str = "cannot be read") -> Iterator[None]:
-    """Raise an error that names a file where it cannot be read, or what is in it be understood."""
+    """Raise an error that names the file if it cannot be read or understood."""
     path = shown_url(path)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The opening of images by Pillow, but of none that is a program."""
+"""Opening images with Pillow, except for PostScript files, which are programs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dray.checks import require
 if TYPE_CHECKING:
     from PIL import Image
 
-# Formats that Pillow has Ghostscript run, as PostScript; IPTC may hold an image of any other one.
+# EPS is PostScript, which Pillow runs in Ghostscript; IPTC may contain an image of any format.
 _PROGRAMS = ("EPS", "IPTC")
 
 
 def open_image(content: bytes) -> Image.Image:
-    """Open an image, whatever its file is named.
+    """Open an image; its format is determined by its content, not by the name of its file.
 
     Raises:
-        ValueError: It may be PostScript.
+        ValueError: The image may be PostScript.
         MissingDependencyError: Pillow is not installed.
     """
     require("PIL", "pillow")

@@ -1,4 +1,4 @@
-"""Files of Parquet as a source, decoded a piece of a row group at a time."""
+"""Parquet files as a source, decoded a piece of a row group at a time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from dray.errors import StorageError, describe, shown_url
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-# The part of all rows that may be decoded in vain, where lanes begin amid row groups.
+# The fraction of rows that may be decoded in vain, if lanes begin in the middle of row groups.
 _IN_VAIN = 0.15
-# Bytes of a lane that are decoded at once; and bytes that are read of a column.
+# The bytes of a lane that are decoded at once, and the bytes of a column that are read at once.
 _PIECE_BYTES = 4 << 20
-# Into how many pieces a piece is cut at first, as the first batch is not to wait for a whole one.
+# The number of parts of the first pieces, so that the first batch does not wait for a whole piece.
 _FIRST_PARTS = 8
 _READ_BYTES = 256 << 10
 
 
 class RowGroup(NamedTuple):
-    """A row group of a file of Parquet: its number there, and its rows among all."""
+    """A row group of a Parquet file: its number in the file, and its rows among all rows."""
 
     file: int
     number: int
@@ -38,10 +38,10 @@ class RowGroup(NamedTuple):
 
 
 class ParquetSource(Source):
-    """Files of Parquet, read row group by row group; how many rows each has is known.
+    """Parquet files, read row group by row group; the number of rows of each is known.
 
     Args:
-        lanes: The number of ranges to read side by side; None chooses.
+        lanes: The number of ranges to read side by side; None chooses one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ParquetSource(Source):
         self.files, self.filesystem, self._schema = list(files), filesystem, schema
         self.name = files[0] if len(files) == 1 else f"{len(files)} files of Parquet"
         self._groups: list[RowGroup] = []
-        self._starts: list[int] = []  # of files
+        self._starts: list[int] = []  # the first row of each file
         row = size = 0
         for file, end in enumerate(ends):
             self._starts.append(row)
@@ -69,7 +69,7 @@ class ParquetSource(Source):
         self.lanes = lanes or next(number for number in LANES if self._suits(number))
 
     def _suits(self, lanes: int) -> bool:
-        """Return whether so many lanes have few rows to decode that belong to the lane before."""
+        """Return whether, with this many lanes, few rows are decoded for another lane in vain."""
         if lanes == 1 or lanes > len(self._groups):
             return lanes == 1
         assert self.rows is not None
@@ -104,14 +104,14 @@ class ParquetSource(Source):
                     return
 
     def _batches(self, file: int, groups: list[int], parts: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of row groups of a file, the first group's in pieces that are smaller."""
+        """Yield the rows of row groups of a file; the first group's pieces are smaller."""
         import pyarrow.parquet as pq
 
         piece = max(1, min(BLOCK_ROWS, int(_PIECE_BYTES / max(self.row_bytes, 1.0))))
         options = {"columns": self._schema.names, "use_threads": pa.cpu_count() > 1}
         path = self.files[file]
         if isinstance(self.filesystem, pa.fs.LocalFileSystem):
-            # what Arrow reads ahead, unless told, is all that is asked for of the file
+            # By default, Arrow would read ahead everything that is requested of the file.
             buffer = self._buffer_bytes()
             with pq.ParquetFile(path, buffer_size=buffer, pre_buffer=False) as local:
                 first, rest = groups[:1], groups[1:]
@@ -119,7 +119,7 @@ class ParquetSource(Source):
                 if rest:
                     yield from local.iter_batches(piece, row_groups=rest, **options)
             return
-        for group in groups:  # what is far away is read ahead, a row group at a time
+        for group in groups:  # read remote files ahead, one row group at a time
             with pq.ParquetFile(path, filesystem=self.filesystem, pre_buffer=True) as remote:
                 yield from remote.iter_batches(piece, row_groups=[group], **options)
 
@@ -133,7 +133,7 @@ class ParquetSource(Source):
             ) from error
 
     def _buffer_bytes(self) -> int:
-        """Return how much is read of a column at once; 0 reads what a row group has of it."""
+        """Return the bytes of a column to read at once; 0 reads all of its bytes in a row group."""
         largest = max((group.stop - group.start for group in self._groups), default=0)
         return _READ_BYTES if largest * self.row_bytes > _PIECE_BYTES * 2 else 0
 
@@ -145,7 +145,7 @@ class ParquetSource(Source):
         return self._schema
 
     def select(self, names: Sequence[str]) -> ParquetSource:
-        """Return the same files, of which some columns alone are read."""
+        """Return the same files restricted to some columns."""
         chosen = copy.copy(self)
         fields = [self._schema.field(name) for name in names]
         chosen._schema = pa.schema(fields)

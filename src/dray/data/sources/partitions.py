@@ -1,4 +1,4 @@
-"""Values that files have from their paths, such as `kind=a/rows.csv`, and choices by them."""
+"""Column values from the paths of files, such as `kind=a/rows.csv`, and filters by them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["PartitionStyle", "Partitioning", "PathPartitionFilter", "PathPartitionParser"]
 
 Labels = Mapping[str, object]
-# The column of files' paths, as Ray Data calls it.
+# The column with the paths of files, as in Ray Data.
 PATH = "path"
-# The value of directories of rows that have none, as Hive and Arrow name it.
+# The directory name for null, as in Hive and Arrow.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class PartitionStyle(str, enum.Enum):
-    """The ways in which directories name values: `kind=a`, or `a` alone."""
+    """The styles of directory names: "hive" for `kind=a`, "dir" for `a`."""
 
     HIVE = "hive"
     DIRECTORY = "dir"
@@ -35,17 +35,18 @@ class PartitionStyle(str, enum.Enum):
 
 @dataclass(frozen=True)
 class Partitioning:
-    """Values of columns that directories are named after.
+    """The scheme by which directory names become values of columns.
 
     Attributes:
-        style: "hive" if directories are called such as `kind=a`, "dir" if they are called `a`.
-        base_dir: The directory below which this is so; "dir" needs it.
-        field_names: Names of the columns, from the outermost directory on; "dir" needs them.
-        field_types: Types of them, such as `int`; others are text.
+        style: "hive" for directories such as `kind=a`, "dir" for directories such as `a`.
+        base_dir: The directory below which the scheme applies; "dir" needs it.
+        field_names: The names of the columns, from the outermost directory inward; "dir" needs
+            them.
+        field_types: The types of columns, such as `int`; other columns are strings.
         filesystem: Ignored; for compatibility with Ray.
 
     Raises:
-        ConfigError: The style is unknown, or a part is missing.
+        ConfigError: The style is unknown, or a needed argument is missing.
 
     Example:
         >>> from dray.data.sources.partitions import Partitioning
@@ -66,10 +67,10 @@ class Partitioning:
             raise ConfigError("Partitioning('dir') needs field_names, the names of the columns")
 
     def labels(self, path: str) -> dict[str, object]:
-        """Return the values that a file has from its path.
+        """Return the values in the path of a file.
 
         Raises:
-            ConfigError: It has more or fewer directories than there are names.
+            ConfigError: The file is in more or fewer directories than there are names.
         """
         folders = self._below(path).split("/")[:-1]
         if self.style == "hive":
@@ -99,19 +100,19 @@ class Partitioning:
         return given.rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
 
     def is_partitioned(self, path: str) -> bool:
-        """Return whether a file is in a directory that may be named after values."""
+        """Return whether a file is in a directory whose name may contain a value."""
         inside = path.rpartition("://")[2].lstrip("/").startswith(self._base())
         return inside and "/" in self._below(path)
 
 
 class PathPartitionParser:
-    """The values that a file has from its path, as a `Partitioning` says.
+    """A function from the path of a file to the values in it, according to a `Partitioning`.
 
     Args:
-        partitioning: The names of directories.
+        partitioning: The scheme.
 
     Attributes:
-        scheme: The same.
+        scheme: The argument `partitioning`.
 
     Example:
         >>> from dray.data.sources.partitions import PathPartitionParser
@@ -130,24 +131,24 @@ class PathPartitionParser:
         field_types: Mapping[str, Callable[[str], object]] | None = None,
         filesystem: object = None,
     ) -> PathPartitionParser:
-        """Return the parser of a `Partitioning` with these arguments."""
+        """Return the parser for a `Partitioning` with these arguments."""
         scheme = Partitioning(style, base_dir, field_names, field_types, filesystem)
         return PathPartitionParser(scheme)
 
     def __call__(self, path: str) -> dict[str, object]:
-        """Return the values of a path; none of a file that is not in such directories."""
+        """Return the values in a path; an empty dict for a file outside such directories."""
         return self.scheme.labels(path) if self.scheme.is_partitioned(path) else {}
 
 
 class PathPartitionFilter:
-    """A choice of files by the values that they have from their paths, for `partition_filter=`.
+    """A filter of files by the values in their paths, for `partition_filter=`.
 
     Args:
-        path_partition_parser: Says which values a file has.
-        filter_fn: It takes them, a dict, and returns whether the file is read.
+        path_partition_parser: Returns the values in the path of a file.
+        filter_fn: A function from these values (a dict) to whether to read the file.
 
     Attributes:
-        parser: The first argument.
+        parser: The argument `path_partition_parser`.
 
     Example:
         >>> from dray.data.sources.partitions import PathPartitionFilter
@@ -172,21 +173,21 @@ class PathPartitionFilter:
         field_types: Mapping[str, Callable[[str], object]] | None = None,
         filesystem: object = None,
     ) -> PathPartitionFilter:
-        """Return a filter; what follows the function are arguments of a `Partitioning`."""
+        """Return a filter; the arguments after the function are those of a `Partitioning`."""
         parser = PathPartitionParser.of(style, base_dir, field_names, field_types, filesystem)
         return PathPartitionFilter(parser, filter_fn)
 
     def __call__(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths of the files that are read."""
+        """Return the paths of the files to read."""
         return [path for path in paths if self.apply(path)]
 
     def apply(self, path: str) -> bool:
-        """Return whether a file is read."""
+        """Return whether to read a file."""
         return bool(self._passes(self.parser(path)))
 
 
 def labels_from(partitioning: Partitioning | None, include_paths: bool) -> Callable[[str], Labels]:
-    """Return a function for the values that a file has from its path, and that if asked."""
+    """Return a function from a path to its values, which include the path itself if requested."""
 
     def label(path: str) -> Labels:
         found = {} if partitioning is None else partitioning.labels(path)
@@ -196,9 +197,9 @@ def labels_from(partitioning: Partitioning | None, include_paths: bool) -> Calla
 
 
 def labelled(table: Table, labels: Labels) -> Table:
-    """Return a table with one value more in all rows for each label that it has no column for.
+    """Return a table with each missing label added as a constant column.
 
-    The path of its file takes the place of a column of that name.
+    The label with the path of the file replaces a column of that name.
     """
     import pyarrow as pa
 
@@ -209,7 +210,7 @@ def labelled(table: Table, labels: Labels) -> Table:
 
 
 class LabelledSource(Source):
-    """The rows of a file of Parquet, with the same further values in each."""
+    """The rows of a Parquet file with additional constant columns."""
 
     def __init__(self, source: ParquetSource, labels: Labels) -> None:
         self._source, self._labels = source, dict(labels)

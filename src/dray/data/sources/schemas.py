@@ -1,4 +1,4 @@
-"""The schemas of files that are read together, as one that holds the rows of all."""
+"""A common schema for files that are read together."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def unified(
     *,
     allow_pickle: bool,
 ) -> pa.Schema:
-    """Return a schema with the columns of all files, each of a type that holds its values.
+    """Return a schema with the columns of all files, with types that hold the values of all files.
 
     Args:
-        columns: Those that are to be read; None is all.
+        columns: The columns to read; None reads all.
 
     Raises:
-        StorageError: There is no such type for a column.
-        ConfigError: A column is pickled, or two have one name.
+        StorageError: No type holds all values of a column.
+        ConfigError: A column is pickled, or two columns have the same name.
     """
     whose: dict[pa.Schema, str] = {}
     for path, schema in _new_ones(files, ends):
@@ -55,14 +55,14 @@ def _check_no_pickles(schema: pa.Schema, columns: Sequence[str] | None, path: st
 def _new_ones(
     files: Sequence[str], ends: Sequence[pq.FileMetaData]
 ) -> Iterator[tuple[str, pa.Schema]]:
-    """Yield schemas with their files, leaving most out that have been there before.
+    """Yield files with their schemas, skipping most schemas that have occurred before.
 
-    To make a schema of Arrow of each end would take as long as a third of reading it.
+    Converting the footer of each file to an Arrow schema would take a third as long as reading it.
     """
     seen: dict[bytes, pq.ParquetSchema] = {}
     last: pa.Schema | None = None
     for path, end in zip(files, ends, strict=True):
-        told = (end.metadata or {}).get(b"ARROW:schema", b"")  # what Parquet has no types for
+        told = (end.metadata or {}).get(b"ARROW:schema", b"")  # types that Parquet lacks
         if told in seen and seen[told].equals(end.schema):
             continue
         seen[told] = end.schema
@@ -94,9 +94,9 @@ def _type_for_all(name: str, whose: Mapping[pa.Schema, str]) -> pa.DataType:
 
 
 def _wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """Return a type for the values of two."""
+    """Return a type that holds the values of two types."""
     if of_several_shapes(kind, other):
-        return kind  # blocks keep their own, and are brought together where they are put together
+        return kind  # blocks keep their shapes; `concat` converts them when it joins blocks
     both = (kind, other)
     if all(isinstance(each, pa.FixedShapeTensorType) for each in both):
         return pa.fixed_shape_tensor(_wider(kind.value_type, other.value_type), kind.shape)
@@ -107,9 +107,9 @@ def _wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def schema_of_all(schemas: Sequence[pa.Schema]) -> pa.Schema | None:
-    """Return the columns of several schemas, of types that hold the values of all.
+    """Return the columns of several schemas, with types that hold the values of all.
 
-    None if there is no such type for one of them, or no schema.
+    Return None if a column has no such type, or if there are no schemas.
     """
     try:
         return pa.unify_schemas(schemas, promote_options="permissive") if schemas else None

@@ -1,4 +1,4 @@
-"""Staging: rows that cannot be counted or found one by one are written down as Arrow, once."""
+"""Staging: rows stored as Arrow, because they cannot be counted or found one by one otherwise."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dray.data.sources.combined import UnionSource
 from dray.data.sources.writing import in_files
 from dray.errors import StorageError
 
-# Rows up to this size are kept in memory; more of them go to a file.
+# Rows up to this size are kept in memory; larger data go to a file.
 IN_MEMORY_BYTES = 64 << 20
 
 
 class Scratch:
-    """A directory of this process's, which is deleted with this object, or with the process."""
+    """A temporary directory that is deleted with this object or with the process."""
 
     def __init__(self) -> None:
         with StorageError.instead("data cannot be staged in the directory of temporary files"):
@@ -31,18 +31,18 @@ class Scratch:
 
 
 def _delete(path: str, owner: int) -> None:
-    if os.getpid() == owner:  # a fork has the same finalizer
+    if os.getpid() == owner:  # a forked process inherits the finalizer
         shutil.rmtree(path, ignore_errors=True)
 
 
 def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None) -> Source:
-    """Return rows as a source that finds each by its number: in memory, or in a file if large.
+    """Store rows in memory, or in a file if they are large, as a source that finds each by number.
 
     Args:
-        schema: Their schema where there are none.
+        schema: The schema for the case that there are no rows.
 
     Raises:
-        StorageError: There is no room for them.
+        StorageError: There is not enough space.
     """
     held: list[Table] = []
     size = 0
@@ -59,14 +59,14 @@ def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None)
 
 
 def write_arrow(tables: Iterable[Table], called: str) -> Source:
-    """Write tables into files of Arrow, one for rows that have the same columns, as a source.
+    """Write tables to Arrow files, one for each run of tables with equal columns, as a source.
 
     Args:
-        tables: The tables, which have a row at least.
+        tables: The tables.
 
     Raises:
         DataFunctionError: No type holds all values of a column.
-        StorageError: There is no room for them.
+        StorageError: There is not enough space.
     """
     scratch, written = Scratch(), []
     with StorageError.instead(f"data cannot be staged in {scratch.path}"):
@@ -86,7 +86,7 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
 
 
 def _in_large_chunks(tables: Iterable[Table]) -> Iterator[Table]:
-    """Yield rows in chunks of a block's size at least, among which each is found sooner."""
+    """Yield rows in chunks of at least a block, because rows are found faster among few chunks."""
     held, size = [], 0
     for batch in itertools.chain.from_iterable(table.to_batches() for table in tables):
         held.append(batch)
@@ -99,7 +99,7 @@ def _in_large_chunks(tables: Iterable[Table]) -> Iterator[Table]:
 
 
 def shippable(source: Source) -> Source:
-    """Return a source that can be sent to many workers: what is large goes by way of a file."""
+    """Return a source that can be sent to many workers; large data are sent through a file."""
     if isinstance(source, TableSource) and source.table.nbytes > _SHIPPED_BYTES:
         return write_arrow([source.table], source.name)
     return source

@@ -1,8 +1,8 @@
-"""Directories that rows are written to: what is there stays until all that is new is there.
+"""Directories that rows are written to; old files stay until all new files are complete.
 
-Where files are renamed at once, new ones lie in a hidden directory until the last is complete.
-Object stores cannot rename: there each file gets its name when it is complete, and all of them are
-removed if a later one fails.
+If the filesystem can rename files, new files are in a hidden directory until the last one is
+complete. Object stores cannot rename. There, each file gets its name when it is complete, and if a
+later file fails, all new files are removed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from dray.data.sources.base import Filesystem
 from dray.data.sources.filenames import FilenameProvider
 from dray.errors import ConfigError, StorageError, shown_url
 
-# Directories of files that are not complete, which no reader looks into.
+# Directories of incomplete files; readers skip them.
 HIDDEN = ".dray-writing-"
 
 
 class SaveMode(str, enum.Enum):
-    """The ways to go on if there are files in a directory that is written to."""
+    """The actions if the directory that is written to has files."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"
     IGNORE = "ignore"
     CREATE = "create"
-    ERROR = "error"  # the same
+    ERROR = "error"  # the same as CREATE
 
 
 def mode_of(given: object, modes: Iterable[SaveMode] = SaveMode) -> SaveMode:
-    """Return a mode by its name.
+    """Return the mode with this name.
 
     Raises:
-        ConfigError: It is none of these modes.
+        ConfigError: There is no such mode.
     """
     known = {each.value: each for each in modes}
     if not isinstance(given, str) or given not in known:
@@ -54,9 +54,9 @@ class Place:
     """A directory for new files.
 
     Attributes:
-        token: A part of the files' names, which no other files have.
-        filenames: Names the files; None leaves it to dray.
-        names: The names of files so far, if they are not dray's.
+        token: A part of the files' names that is unique to this write.
+        filenames: Names the files; None uses dray's names.
+        names: The names of the files so far, if dray did not choose them.
     """
 
     filesystem: Filesystem
@@ -69,17 +69,17 @@ class Place:
         """Return the path of a new file.
 
         Args:
-            number: Its number among those of this write.
-            ending: The end of its name, if dray names it.
-            of_row: Whether it holds one row.
+            number: The number of the file in this write.
+            ending: The extension of the name, if dray chooses it.
+            of_row: Whether the file contains one row.
 
         Raises:
-            ConfigError: Another one has that name, or it is none.
+            ConfigError: The name is invalid or already used.
         """
         return f"{self.directory}/{self._named(number, ending, of_row=of_row)}"
 
     def template(self, number: int, ending: str) -> str:
-        """Return the name of new files of several directories, with `{i}` for their numbers."""
+        """Return the name of new files in several directories, with `{i}` for their numbers."""
         base, end = os.path.splitext(self._named(number, ending))
         return f"{base}-{{i}}{end}"
 
@@ -104,22 +104,22 @@ class Place:
         return f"part-{self.token}-"
 
     def is_new(self, name: str) -> bool:
-        """Return whether a file of a name is one of these."""
+        """Return whether a name is that of a new file."""
         return name.startswith(self._prefix) or name in self.names
 
 
 @dataclass(frozen=True)
 class Target:
-    """A directory to write into, made if need be.
+    """A directory to write to; it is created if it does not exist.
 
     Attributes:
         path: The directory, or a URL that fsspec supports.
-        mode: The way to go on if there are files.
-        filesystem: Of Arrow or fsspec, if the path is on another one than it says.
-        filenames: Names the files; None leaves it to dray.
+        mode: The action if there are files.
+        filesystem: A filesystem of Arrow or fsspec, if it is not the one that the path names.
+        filenames: Names the files; None uses dray's names.
 
     Raises:
-        ConfigError: The mode is unknown, or `filenames` is something else.
+        ConfigError: The mode is unknown, or `filenames` is not a FilenameProvider.
     """
 
     path: str
@@ -136,13 +136,13 @@ class Target:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Place | None]:
-        """Give a place for new files, all of which are in the directory afterwards, or none.
+        """Provide a place for new files; afterwards all of them are in the directory, or none.
 
         Yields:
-            The place; None if nothing is to be written.
+            The place; None if the mode is "ignore" and the directory has files.
 
         Raises:
-            StorageError: It cannot be written to, or there are files and are to be none.
+            StorageError: The directory cannot be written to, or the mode forbids existing files.
         """
         with StorageError.instead(f"data cannot be written to {shown_url(self.path)}"):
             filesystem, directory = self._found()
@@ -159,7 +159,7 @@ class Target:
                 if hidden is not None:
                     _move_files(filesystem, hidden, directory, moved)
             except BaseException:
-                with contextlib.suppress(OSError, pa.ArrowException):  # the first error counts
+                with contextlib.suppress(OSError, pa.ArrowException):  # raise the first error
                     _remove_new(new, moved, hidden)
                 raise
             if hidden is not None:
@@ -195,17 +195,17 @@ class Target:
 
 
 def _renames(filesystem: Filesystem) -> bool:
-    """Return whether a file gets another name without being copied."""
+    """Return whether the filesystem can rename files without copying them."""
     if isinstance(filesystem, pa.fs.SubTreeFileSystem):
         return _renames(filesystem.base_fs)
     return any(name in filesystem.type_name for name in ("local", "hdfs"))
 
 
 def _move_files(filesystem: Filesystem, hidden: str, directory: str, moved: list[str]) -> None:
-    """Move files into a directory, and those of directories into directories of the same names.
+    """Move files into a directory, and subdirectories into those with the same names.
 
     Args:
-        moved: Gets the paths of those that are there.
+        moved: The list to which the new paths are added.
     """
     for info in filesystem.get_file_info(pa.fs.FileSelector(hidden)):
         to = f"{directory}/{info.base_name}"
@@ -218,9 +218,9 @@ def _move_files(filesystem: Filesystem, hidden: str, directory: str, moved: list
 
 
 def _remove_new(new: Place, moved: list[str], hidden: str | None) -> None:
-    """Remove new files: those that were moved and the hidden directory, or where they were written.
+    """Remove new files: the moved ones and the hidden directory, or those in the directory itself.
 
-    Older ones may have the same names, and stay.
+    Older files stay, even if they have the same names.
     """
     paths = moved
     if hidden is None:
@@ -233,7 +233,7 @@ def _remove_new(new: Place, moved: list[str], hidden: str | None) -> None:
 
 
 def _remove_old(new: Place, directory: str) -> None:
-    """Remove what is in a directory but new files, and directories with such."""
+    """Remove everything in a directory except new files and the directories that contain them."""
     filesystem = new.filesystem
     for info in filesystem.get_file_info(pa.fs.FileSelector(directory)):
         if info.type != pa.fs.FileType.Directory:

@@ -1,7 +1,7 @@
-"""Files of TFRecord with messages of `tf.train.Example`, without TensorFlow and protobuf.
+"""TFRecord files with `tf.train.Example` messages, without TensorFlow and protobuf.
 
-A file is a run of records: a length, its checksum, that many bytes, their checksum. Such a message
-is a map from names to features, each a list of bytes, of floats or of integers.
+A file is a sequence of records: a length, its checksum, that many bytes, and their checksum. A
+message is a map from names to features, each a list of bytes, of floats or of integers.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from dray.data.sources.partitions import Labels
 from dray.data.sources.writing import Writer
 from dray.errors import ConfigError
 
-# A kind of a feature's list, as its number in the message says, and the values.
+# The type of a feature's list, as its number in the message, and the values.
 Feature: TypeAlias = tuple[int, Sequence[Value]]
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _NONE: Feature = (0, ())
 _NAMES = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
-# The numbers that schemas of TensorFlow Metadata have for these kinds.
+# The numbers of these types in schemas of TensorFlow Metadata.
 _OF_SCHEMAS = {1: _BYTES, 2: _INTEGERS, 3: _FLOATS}
 _TYPES = {0: pa.null(), _BYTES: pa.binary(), _FLOATS: pa.float32(), _INTEGERS: pa.int64()}
-# Fields of a message: their wire types.
+# The wire types of the fields of a message.
 _VARINT, _EIGHT_BYTES, _DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _RECORDS = 4096
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The way in which all files of a dataset are read: which features of it are lists.
+    """The reading of all files of a dataset, which determines the features that are lists.
 
     Args:
-        files: All of them.
-        opening: Arguments of Arrow to open one.
-        schema: The kind of each feature, all of which are lists then; None has the first records
-            tell which are.
+        files: All files.
+        opening: Arguments of Arrow for opening a file.
+        schema: The type of each feature; all of them are then lists. If None, the first records
+            determine the lists.
     """
 
     files: Sequence[str]
@@ -66,7 +66,7 @@ class Reading:
 
     @functools.cached_property
     def _are_lists(self) -> dict[str, bool]:
-        """The features, and whether they are lists; what first records lack is added later."""
+        """The features, and whether they are lists; those of later records are added later."""
         every = itertools.chain.from_iterable(map(self._records, self.files))
         found: dict[str, bool] = {}
         for name, (_, values) in (pair for row in next(_some(every), []) for pair in row.items()):
@@ -95,10 +95,10 @@ class Reading:
         return pa.array([next(iter((feature or _NONE)[1]), None) for feature in features], kind)
 
     def _kind(self, name: str, kinds: Set[int]) -> int:
-        """Return the kind of a feature as the schema has it.
+        """Return the type of a feature according to the schema.
 
         Raises:
-            ValueError: The schema lacks it, or records have another one.
+            ValueError: The schema lacks the feature, or records have another type.
         """
         assert self.schema is not None
         if name not in self.schema:
@@ -113,15 +113,15 @@ class Reading:
 def tf_records_source(
     files: Sequence[str], _: Filesystem, label: Callable[[str], Labels], reading: Reading
 ) -> BlocksSource:
-    """Return files of TFRecord as a source, with a row for each message."""
+    """Return TFRecord files as a source with a row for each message."""
     return by_file(files, reading.tables, label)
 
 
 def kinds_of(tf_schema: Value) -> dict[str, int]:
-    """Return the kinds of features by their names, as a schema of TensorFlow Metadata has them.
+    """Return the types of features by name from a schema of TensorFlow Metadata.
 
     Raises:
-        ConfigError: It is no such schema, or has a feature of another kind.
+        ConfigError: `tf_schema` is not such a schema, or a feature has another type.
     """
     try:
         return {feature.name: _OF_SCHEMAS[feature.type] for feature in tf_schema.feature}
@@ -133,7 +133,7 @@ def kinds_of(tf_schema: Value) -> dict[str, int]:
 
 
 def _some(records: Iterable[bytes]) -> Iterator[list[dict[str, Feature]]]:
-    """Yield the features of records, of as many at once as a block has."""
+    """Yield the features of records, grouped in blocks."""
     held: list[dict[str, Feature]] = []
     size = 0
     for record in records:
@@ -180,7 +180,7 @@ def _feature(content: bytes) -> Feature:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
-    """Yield the numbers of a message's fields, with their bytes, or a number if it is one."""
+    """Yield the numbers of a message's fields, each with its bytes or its integer value."""
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
@@ -199,7 +199,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return a number, and where what follows it begins."""
+    """Return an integer, and the position after it."""
     value = shift = 0
     for byte in message[at : at + 10]:
         value |= (byte & 127) << shift
@@ -210,7 +210,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def _varints(content: bytes) -> Array:
-    """Return numbers that lie side by side."""
+    """Return consecutive integers."""
     parts = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero(parts < 128)
     begins = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
@@ -227,7 +227,7 @@ def _signed(value: int) -> int:
 
 
 def _type(kinds: Set[int]) -> pa.DataType:
-    """Return a type of the values of lists of some kinds."""
+    """Return an Arrow type for the values of lists of these types."""
     return pa.float64() if kinds == {_FLOATS, _INTEGERS} else _TYPES[max(kinds, default=0)]
 
 
@@ -235,7 +235,7 @@ def _type(kinds: Set[int]) -> pa.DataType:
 
 
 def to_tf_records() -> Writer:
-    """Return a writer of TFRecord, with a message for each row."""
+    """Return a writer of TFRecord files with a message for each row."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         for table in tables:
@@ -273,7 +273,7 @@ def _entry(name: str, kind: int, value: Value) -> bytes:
     """Return an entry of the map of features.
 
     Raises:
-        ConfigError: A list has no value somewhere, or a number is too large.
+        ConfigError: A list contains None, or an integer is too large.
     """
     values = value if isinstance(value, list) else [] if value is None else [value]
     if None in values:
@@ -305,14 +305,14 @@ def _as_varint(value: int) -> bytes:
 
 
 def _checksum(content: bytes) -> bytes:
-    """Return the masked CRC-32C of bytes, as the format has it."""
+    """Return the masked CRC-32C of bytes that the format requires."""
     crc = _crc32c()(content)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
 @functools.cache
 def _crc32c() -> Callable[[bytes], int]:
-    """Return what calculates CRC-32C: google-crc32c where it is installed, as with `dray[gcs]`."""
+    """Return a function for CRC-32C: google-crc32c if installed, as by `dray[gcs]`."""
     try:
         import google_crc32c
     except ImportError:

@@ -1,4 +1,4 @@
-"""Rows into files of a directory, of names of their own."""
+"""Writers of rows to the files of a directory."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from dray.data.sources.target import Target
 from dray.errors import ConfigError
 
 _FILE_ROWS = 1 << 20
-_MOST_PARTITIONS = (1 << 31) - 1  # that Arrow takes
+_MOST_PARTITIONS = (1 << 31) - 1  # Arrow's limit
 
 
 @dataclass(frozen=True)
 class Writer:
-    """A kind of files.
+    """A file format.
 
     Attributes:
-        write: Writes tables, of which there is one at least, to an open file.
-        one_schema: Whether all rows of a file have the same columns, of the same types.
-        prepare: Makes of a table what the file holds.
-        of_row: Whether a file holds one row.
+        write: Writes tables, at least one, to an open file.
+        one_schema: Whether all rows of a file must have the same columns and types.
+        prepare: Converts a table to the table that the file contains.
+        of_row: Whether a file contains one row.
     """
 
     write: Callable[[Iterator[Table], pa.NativeFile], object]
@@ -54,14 +54,14 @@ def write_files(
     *,
     joined: bool = True,
 ) -> None:
-    """Write rows into files of a directory.
+    """Write rows to the files of a directory.
 
     Args:
-        rows: Rows of each file; None writes a million at most.
-        joined: Whether a file holds many blocks.
+        rows: The number of rows of each file; None writes at most a million.
+        joined: Whether a file contains many blocks.
 
     Raises:
-        StorageError: They cannot be written.
+        StorageError: The rows cannot be written.
     """
     most = rows or (_FILE_ROWS if joined else 1)
     cut = blocks if rows is None else rebatched(blocks, itertools.repeat(rows))
@@ -81,8 +81,8 @@ def in_files(
     """Yield the number of each file, the columns of its first table, and its tables.
 
     Args:
-        most: Rows after which a file is full.
-        one_schema: Whether all rows of a file have the same columns, of the same types.
+        most: The number of rows after which a file is full.
+        one_schema: Whether all rows of a file must have the same columns and types.
     """
     numbered = _numbered(tables, most, one_schema=one_schema)
     for number, of_file in itertools.groupby(numbered, operator.itemgetter(0)):
@@ -111,7 +111,7 @@ def _fitted(table: Table, schema: pa.Schema) -> Table | None:
     try:
         widest = pa.unify_schemas([schema, table.schema], promote_options="permissive")
         return in_schema(table, schema).cast(schema) if widest.equals(schema) else None
-    except pa.ArrowException:  # which is how Arrow says that it does not fit
+    except pa.ArrowException:  # Arrow reports this way that the values do not fit
         return None
 
 
@@ -122,17 +122,17 @@ def write_partitions(
     rows: int | None = None,
     **options: Any,
 ) -> None:
-    """Write rows as Parquet into directories that values of columns name, such as `kind=a`.
+    """Write rows as Parquet to directories that are named after values, such as `kind=a`.
 
     Args:
-        target: The directory above them.
-        columns: The columns, which files do not have then.
+        target: The directory above these directories.
+        columns: The columns of the values; the files do not contain them.
         options: Options of `pyarrow.dataset.ParquetFileFormat().make_write_options`, and
             `row_group_size`.
 
     Raises:
-        ConfigError: A column is not there.
-        StorageError: They cannot be written.
+        ConfigError: A column is missing.
+        StorageError: The rows cannot be written.
     """
     from pyarrow import dataset as arrow
 
@@ -144,7 +144,7 @@ def write_partitions(
             return
         for number, schema, run in in_files(tables):
             check_column(schema.empty_table(), columns)
-            with_plain(schema.empty_table(), columns)  # raises if Arrow makes no groups of a type
+            with_plain(schema.empty_table(), columns)  # an error if Arrow cannot group by a type
             batches = itertools.chain.from_iterable(table.to_batches() for table in run)
             arrow.write_dataset(
                 pa.RecordBatchReader.from_batches(schema, batches),
@@ -164,10 +164,10 @@ def write_partitions(
 
 
 def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
-    """Return a writer of Parquet, with options of `pyarrow.parquet.ParquetWriter`.
+    """Return a Parquet writer with options of `pyarrow.parquet.ParquetWriter`.
 
     Args:
-        row_group_size: Most rows of a group; None leaves it to pyarrow.
+        row_group_size: The maximum number of rows of a row group; None leaves it to pyarrow.
     """
 
     import pyarrow.parquet as pq
@@ -177,14 +177,14 @@ def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
 
 
 def to_csv(**options: Any) -> Writer:
-    """Return a writer of CSV, with options of `pyarrow.csv.CSVWriter`."""
+    """Return a CSV writer with options of `pyarrow.csv.CSVWriter`."""
     import pyarrow.csv as csv
 
     return replace(_of_arrow(functools.partial(csv.CSVWriter, **options)), prepare=_flat)
 
 
 def to_orc(**options: Any) -> Writer:
-    """Return a writer of ORC, with options of `pyarrow.orc.ORCWriter`."""
+    """Return an ORC writer with options of `pyarrow.orc.ORCWriter`."""
     from pyarrow import orc
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
@@ -196,7 +196,7 @@ def to_orc(**options: Any) -> Writer:
 
 
 def _for_orc(table: Table) -> Table:
-    """Return a table, all of whose columns ORC can hold."""
+    """Return a table with columns that ORC supports."""
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
         if not _is_of_orc(kind):
             raise ConfigError(
@@ -214,13 +214,13 @@ def _is_of_orc(kind: pa.DataType) -> bool:
         return False
     try:
         orc.write_table(pa.schema([("x", kind)]).empty_table(), io.BytesIO())
-    except pa.ArrowNotImplementedError:  # which is how Arrow says so
+    except pa.ArrowNotImplementedError:  # Arrow reports this way that ORC lacks the type
         return False
     return True
 
 
 def _flat(table: Table) -> Table:
-    """Return a table, all of whose columns CSV can hold."""
+    """Return a table with columns that CSV supports."""
     for name, kind in zip(table.column_names, table.schema.types, strict=True):
         if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
             raise ConfigError(
@@ -231,7 +231,7 @@ def _flat(table: Table) -> Table:
 
 
 def _of_arrow(open_writer: Callable[..., Any], at_once: int | None = None) -> Writer:
-    """Return a writer by one of Arrow's, which is given so many rows at once."""
+    """Return a writer that uses one of Arrow's writers and passes it `at_once` rows at a time."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         begun = next(tables)
@@ -243,7 +243,7 @@ def _of_arrow(open_writer: Callable[..., Any], at_once: int | None = None) -> Wr
 
 
 def to_json() -> Writer:
-    """Return a writer of JSON, an object a line."""
+    """Return a JSON writer, with one object per line."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         for table in tables:
@@ -256,13 +256,13 @@ def as_json(row: Value) -> str:
     """Return a row, or a part of one, as JSON."""
     try:
         return _JSON.encode(row)
-    except ValueError:  # most rows have no NaN, which JSON does not know
+    except ValueError:  # only for rows with NaN, which JSON lacks
         text = json.dumps(row, default=_plain)
         return _JSON.encode(json.loads(text, parse_constant=lambda _: None))
 
 
 def _plain(value: Value) -> Value:
-    """Return a value that JSON does not know as one that it does, as Ray Data has it."""
+    """Return a JSON value for a value that JSON lacks, as in Ray Data."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, bytes):
@@ -286,7 +286,7 @@ _EPOCH, _MILLISECOND = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc), dt.timed
 
 
 def to_numpy(column: str) -> Writer:
-    """Return a writer of a column as an array in a file of NumPy; all tables are held for it."""
+    """Return a writer of a column as an array in a NumPy file; it holds all tables in memory."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         arrays = [column_to_numpy(column_named(table, column)) for table in tables]
@@ -296,13 +296,13 @@ def to_numpy(column: str) -> Writer:
 
 
 def to_images(column: str, file_format: str) -> Writer:
-    """Return a writer of an image, the first row of a column, by Pillow."""
+    """Return a writer of an image, the first row of a column, with Pillow."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         from PIL import Image
 
         pixels = column_to_numpy(column_named(next(tables), column))[0]
-        made = io.BytesIO()  # some formats go back in their files
+        made = io.BytesIO()  # some formats seek back in their files
         Image.fromarray(pixels).save(made, file_format)
         file.write(made.getvalue())
 
