@@ -1,4 +1,4 @@
-"""The command line: `dray status` shows what runs, `plan` what would, `doctor` what there is."""
+"""The command line: `dray status` (programs), `dray plan` (scripts) and `dray doctor` (a host)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dray import status
 from dray.errors import DrayError, signal_name
 from dray.version import VERSION
 
-# For how long a script that Ctrl-C has reached may tidy up; a second Ctrl-C ends it at once.
+# Seconds that a script has to clean up after Ctrl-C; a second Ctrl-C ends it at once.
 _GRACE_S = 5.0
 
 _COMMANDS = {
@@ -36,18 +36,18 @@ _OF_PLAN = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return the exit status, which is 130 after Ctrl-C, as in a shell."""
+    """Run a command and return its exit status; after Ctrl-C that is 130, as in a shell."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # of what its encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters outside its encoding
     try:
         try:
             return _run(arguments)
-        finally:  # argparse exits by itself after --help
+        finally:  # also when argparse exits after --help
             if sys.stdout is not None:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # who reads, such as `head`, has read enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         _write_nowhere()
         return 0
 
@@ -111,14 +111,14 @@ def _unknown(command: str) -> str:
 
 
 def _show(text: str) -> int:
-    """Print text; return the exit status, which is 1 if there is no room for it."""
+    """Print text and return the exit status, which is 1 if the output cannot be written."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
         print(f"dray: the output cannot be written: {error.strerror}", file=sys.stderr)
-        _write_nowhere()  # what is left in its buffer
+        _write_nowhere()  # Python flushes the rest of the buffer at exit
         return 1
     return 0
 
@@ -147,7 +147,7 @@ def _doctor(as_json: bool) -> int:
 
 
 def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
-    """Run a script up to its first `fit()`, whose plan it prints."""
+    """Run a script up to its first `fit()`, and print the plan of that."""
     if not os.path.isfile(script):
         print(f"dray plan: there is no script {script}", file=sys.stderr)
         return 2
@@ -172,12 +172,12 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
     with subprocess.Popen(
         command,
         env=environment,
-        stdout=sys.stderr,  # what the script prints is not the plan
+        stdout=sys.stderr,  # stdout is for the plan only
     ) as program:
         before = signal.signal(signal.SIGTERM, lambda *_: program.terminate())
         try:
             return program.wait()
-        except KeyboardInterrupt:  # a terminal gives it to the program as well
+        except KeyboardInterrupt:  # a terminal interrupts the program as well
             try:
                 program.wait(_GRACE_S)
             except (subprocess.TimeoutExpired, KeyboardInterrupt):
@@ -189,7 +189,7 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _ending(status: int) -> str:
-    """Say how a program has ended: with a status, or, where that is negative, by a signal."""
+    """Return in words how a program has ended: with a status, or by a signal if it is negative."""
     if status >= 0:
         return f"ended with status {status}"
     return f"was ended by {signal_name(-status) or f'signal {-status}'}"
@@ -203,7 +203,7 @@ def _programs() -> list[status.ProgramStatus]:
 
 
 def _cluster(address: str) -> list[status.ProgramStatus]:
-    """Return the status of a cluster, with the trainings of this user's programs here on it."""
+    """Return the status of a cluster, and of this user's programs here that use it."""
     from dray import session
 
     session.init(engine="ray", address=address)

@@ -1,4 +1,4 @@
-"""Diagnosis of a machine by what `dray doctor` has found there, with advice."""
+"""Diagnosis of a machine from the findings of `dray doctor`, with advice."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from dray.host import bytes_in_words
 from dray.settings import locks_directory
 
 _ENOUGH_FILES = 1024
-_TOO_LITTLE_SHARED_MEMORY = 64 << 20  # as containers of Docker have by default
+_TOO_LITTLE_SHARED_MEMORY = 64 << 20  # the default of Docker's containers
 
-# The kinds of builds of PyTorch; AMD's GPUs are "cuda" to it as well.
+# The kinds of builds of PyTorch, which also calls AMD's GPUs "cuda".
 BUILDS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple GPUs"}
 
-# A problem, and the advice.
+# A problem, and its remedy.
 Problem = tuple[str, str]
 
 
 def problems_of(found: Findings) -> list[Problem]:
-    """Return what is wrong with a machine."""
+    """Return the problems of a machine."""
     return [problem for check in _CHECKS for problem in check(found)]
 
 
 def counted(count: int, title: str) -> str:
-    """Return so many things, in words."""
+    """Return a number of things as text, such as "2 GPUs"."""
     return f"{count} {title}" if count == 1 else f"{count} {title}s"
 
 
@@ -162,7 +162,7 @@ def _jax_problems(found: Findings) -> Iterator[Problem]:
         return
     known = [e for e in found["accelerators"] if e["jax_platform"] and e["on_offer"]]
     if jax["error"]:
-        if not any(entry["held"] for entry in known):  # TPUs are for one process at a time
+        if not any(entry["held"] for entry in known):  # only one process can use a TPU at a time
             yield f"JAX is installed, but fails: {jax['error']}", "Install it anew."
         return
     for entry in known:

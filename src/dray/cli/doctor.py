@@ -1,4 +1,4 @@
-"""`dray doctor`: what this machine has, what a run on it would use, and what is wrong."""
+"""The command `dray doctor`: this machine's devices, the settings of a run on it, and problems."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ print(json.dumps({
 
 
 def examine() -> Report:
-    """Return what this machine has, what a run would use, and the problems, as plain data.
+    """Examine this machine; return its devices, the settings of a run, and problems, as plain data.
 
-    PyTorch and JAX are asked in processes of their own, so nothing is initialised in this one.
+    PyTorch and JAX run in processes of their own, so nothing is initialised in this process.
     """
     accelerators, error = _accelerators()
     found: Findings = {
@@ -117,7 +117,7 @@ def _machine() -> Machine:
 
 
 def _container() -> str | None:
-    """Return what seems to run the container that this is; None if it seems to be none."""
+    """Return the container system that seems to run this process; None outside a container."""
     cgroups = host.read("proc/1/cgroup")
     signs = {
         "Kubernetes": "KUBERNETES_SERVICE_HOST" in os.environ or "kubepods" in cgroups,
@@ -128,7 +128,7 @@ def _container() -> str | None:
 
 
 def _shared_memory() -> SharedMemory:
-    """Tell of /dev/shm; its size is None where it cannot be told, as on a made-up host."""
+    """Return whether /dev/shm exists, and its size; None if unknown, as on a simulated host."""
     is_there = host.is_directory("dev/shm")
     total = None
     if is_there and os.path.normpath(host_root()) == "/":
@@ -138,7 +138,7 @@ def _shared_memory() -> SharedMemory:
 
 
 def _temporary_directory() -> TemporaryDirectory:
-    """Tell which directory was asked for, and which one Python uses; None if it can use none."""
+    """Return the directory that a variable or the default names, and the one that Python uses."""
     names = [name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
     wanted = os.environ[names[0]] if names else "/tmp"
     try:
@@ -153,7 +153,7 @@ def _temporary_directory() -> TemporaryDirectory:
 
 
 def _accelerators() -> tuple[list[Accelerator], str]:
-    """Return an entry for each family that is here; or none, and why they cannot be told."""
+    """Return an entry for each family on this machine and ""; or none, and the error."""
     try:
         known = families()
     except Exception as error:  # noqa: BLE001 - other packages add families
@@ -197,7 +197,7 @@ def _entry(family: Family, found: Found, offered_instead: str | None) -> Acceler
 
 
 def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
-    """Return the ids that a run could use; or none, and what is wrong with the variable."""
+    """Return the ids that a run could use and ""; or none, and the error of the variable."""
     try:
         return list(ids_on_offer(family, found, None, os.environ)), ""
     except ConfigError as error:
@@ -207,16 +207,16 @@ def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
 
 
 def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
-    """Return which devices programs of dray use, and the pids of those."""
+    """Return the devices that programs of dray use, with their pids."""
     names = {lock_name(family.name, device): device for device in ids}
     try:
         return {names[name]: who.pid for name, who in holders(names).items()}
-    except OSError:  # the check of the directory says so
+    except OSError:  # the check of the directory reports this
         return {}
 
 
 def _in_vain(accelerators: Iterable[Accelerator]) -> list[VainVariable]:
-    """Return the variables that name devices of a family that is not here."""
+    """Return the variables that name devices of a family that this machine does not have."""
     here = {name for entry in accelerators for name in entry["variables"]}
     vain: dict[str, VainVariable] = {}
     for family in families():
@@ -234,7 +234,7 @@ def _in_vain(accelerators: Iterable[Accelerator]) -> list[VainVariable]:
 
 
 def _ask(package: str, program: str) -> Any:
-    """Return what a framework says of itself in a process of its own."""
+    """Run a program that describes a framework, in a process of its own; return its answer."""
     if importlib.util.find_spec(package) is None:
         return {"installed": False}
     try:
@@ -245,7 +245,7 @@ def _ask(package: str, program: str) -> Any:
             encoding="utf-8",
             errors="replace",
             timeout=_PATIENCE_S,
-            # To look must not take the memory that runs need.
+            # The query must not reserve memory that runs need.
             env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
         )
         if ended.returncode:
@@ -261,7 +261,7 @@ def _ask(package: str, program: str) -> Any:
 
 
 def _training(accelerators: Iterable[Accelerator]) -> Training:
-    """Tell which engine, collective backends and network interfaces a run would use."""
+    """Return the engine, collective backends and network interfaces that a run would use."""
     try:
         engine, error = Settings().engine, ""
     except ConfigError as wrong:
@@ -294,9 +294,9 @@ def _interfaces() -> list[str]:
 
 
 def _outward_address() -> str | None:
-    """Return the address by which other machines know this one; None if it has no network.
+    """Return this machine's address in its network; None if it has no network.
 
-    A datagram socket that connects sends nothing; the address is one that RFC 5737 keeps free.
+    Connecting a datagram socket sends nothing. The address is one that RFC 5737 reserves.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
@@ -320,11 +320,11 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-# In words.
+# The text.
 
 
 def report(found: Report) -> str:
-    """Return what `examine` found as text for people, the problems last."""
+    """Return the findings of `examine` as text, with the problems at the end."""
     lines = [
         f"dray {found['dray']}",
         *_machine_lines(found["machine"]),

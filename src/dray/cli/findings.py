@@ -1,4 +1,4 @@
-"""Shapes of the findings of `dray doctor`, as `--json` prints them."""
+"""The types of the findings of `dray doctor`, as `--json` prints them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TypedDict
 
 
 class SharedMemory(TypedDict):
-    """The file system /dev/shm; its size is None where it cannot be told."""
+    """The file system /dev/shm; its size is None if it is unknown."""
 
     is_there: bool
     bytes: int | None
 
 
 class TemporaryDirectory(TypedDict):
-    """The directory that was asked for, by which variable, and the one that Python uses."""
+    """The directory that a variable or the default names, and the one that Python uses."""
 
     variable: str | None
     wanted: str
@@ -35,7 +35,7 @@ class Machine(TypedDict):
 
 
 class Accelerator(TypedDict):
-    """A family of accelerators that is here, and which of its devices a run may use."""
+    """A family of accelerators on this machine, and the devices that a run may use."""
 
     name: str
     title: str
@@ -59,7 +59,7 @@ class Accelerator(TypedDict):
 
 
 class VainVariable(TypedDict):
-    """A variable that names devices of a family that is not here."""
+    """A variable that names devices of a family that this machine does not have."""
 
     variable: str
     value: str
@@ -67,7 +67,7 @@ class VainVariable(TypedDict):
 
 
 class Framework(TypedDict, total=False):
-    """A framework: whether it is there and works; the rest is there if it does."""
+    """A framework: whether it is installed and works; the other keys exist only if it works."""
 
     installed: bool
     error: str
@@ -76,7 +76,7 @@ class Framework(TypedDict, total=False):
 
 
 class Torch(Framework, total=False):
-    """PyTorch, with the kinds of devices that it was built for, and the numbers that it sees."""
+    """PyTorch, with the kinds of devices that it was built for, and the numbers it finds."""
 
     built_for: list[str]
     devices: dict[str, int]
@@ -84,7 +84,7 @@ class Torch(Framework, total=False):
 
 
 class Jax(Framework, total=False):
-    """JAX, with its default platform and its number of devices there."""
+    """JAX, with its default platform, and the number of devices of that."""
 
     platform: str
     devices: int
@@ -104,7 +104,7 @@ class Training(TypedDict):
 
 
 class Findings(TypedDict):
-    """All that a diagnosis needs."""
+    """The facts that a diagnosis needs."""
 
     dray: str
     machine: Machine
@@ -118,7 +118,7 @@ class Findings(TypedDict):
 
 
 class Advice(TypedDict):
-    """A problem, and the remedy."""
+    """A problem, and its remedy."""
 
     what: str
     do: str

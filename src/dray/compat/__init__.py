@@ -1,5 +1,5 @@
 """Compatibility with programs written for Ray: module aliases, absent names and arguments, `init`.
 
-What programs import stays where Ray has it: `dray.actor`, `dray.exceptions` and their like are
-files beside this folder, for type checkers too.
+Modules that programs import have Ray's paths: `dray.actor`, `dray.exceptions` and others are files
+in the directory above, so that type checkers find them, too.
 """

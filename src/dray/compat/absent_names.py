@@ -1,7 +1,7 @@
-"""Names of Ray that dray does not have, and what to use instead: one table for all of dray.
+"""Names of Ray that dray does not have, and their replacements: one table for all of dray.
 
 `TABLE` maps an owner (a module, a class by its bare name, or a function with parentheses) to the
-names that it lacks, each with its advice: what follows "dray has no tune: " in the message.
+names that it lacks, each with its advice: the text after "dray has no tune: " in the message.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# Ray's default of an argument that it is giving up.
+# Ray's default for a deprecated argument.
 GIVEN_UP: object = "DEPRECATED"
 
 
 class Absent(NamedTuple):
-    """The message for a program that uses a name which is not there.
+    """The advice for a program that uses an absent name.
 
     Attributes:
-        advice: Replacement to use.
-        deprecated: Whether Ray is giving the name up as well.
-        unset: For an argument the values, besides None and what is empty, that ask for nothing.
+        advice: The replacement to use.
+        deprecated: Whether the name is deprecated in Ray as well.
+        unset: Values of an argument that have no effect, besides None and empty values.
     """
 
     advice: str
@@ -27,7 +27,7 @@ class Absent(NamedTuple):
     unset: tuple[object, ...] = ()
 
     def is_unset(self, value: object) -> bool:
-        """Return whether an argument's value says as much as leaving it out."""
+        """Return whether a value of the argument has the same effect as leaving it out."""
         if value is None or (isinstance(value, Mapping | list | tuple | str) and not value):
             return True
         if self.deprecated and isinstance(value, str) and value == GIVEN_UP:

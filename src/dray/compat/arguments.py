@@ -1,4 +1,4 @@
-"""Arguments and options that functions or classes of dray lack, with what to use instead."""
+"""Arguments and options that functions or classes of dray lack, with their replacements."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def check_arguments(
 ) -> None:
     """Refuse arguments that a function or class does not have.
 
-    Those of Ray's pass if they are as if they had been left out, such as `datasets=None`.
+    Arguments of Ray pass if their value has no effect, such as `datasets=None`.
 
     Args:
-        callee: The function's or class's name, as in "dray.init".
+        callee: Name of the function or class, such as "dray.init".
         given: Arguments beyond its parameters.
-        called: The name of a subclass that was called.
+        called: Name of the subclass that was called, if any.
 
     Raises:
-        AbsentArgumentError: One has a meaning in Ray, or has none at all.
+        AbsentArgumentError: An argument has an effect in Ray, or is unknown.
     """
     table, callee = f"{callee}()", called or callee
     owner = f"{callee}()"
@@ -44,10 +44,10 @@ def check_arguments(
 def known_options(
     given: Mapping[str, object], known: Sequence[str], what: str
 ) -> dict[str, object]:
-    """Return options, checked, without those of Ray's that are as if they had been left out.
+    """Check options, and return them without options of Ray whose values have no effect.
 
     Args:
-        what: Owner of them, as messages and the table call it, such as "tasks".
+        what: The owner of the options in messages and in the table, such as "tasks".
     """
     if set(known).issuperset(given):
         return dict(given)
@@ -66,10 +66,10 @@ def known_options(
 
 
 def checked_arguments(callee: str) -> Callable[[F], F]:
-    """Make a function or class answer for arguments that it does not have.
+    """Make a function or class refuse arguments that it does not have, with advice.
 
     Args:
-        callee: Its name, as programs write it and as the table has it.
+        callee: Name of the function or class in programs and in the table.
 
     Example:
         @checked_arguments("RunConfig")
@@ -105,7 +105,7 @@ def checked_arguments(callee: str) -> Callable[[F], F]:
 
 
 def parameter_names(function: Callable[..., object]) -> list[str]:
-    """Return the names of what a function takes, without `self` and `**others`."""
+    """Return the names of a function's parameters, without `self` and `**others`."""
     import inspect
 
     parameters = inspect.signature(function).parameters.values()
@@ -115,7 +115,7 @@ def parameter_names(function: Callable[..., object]) -> list[str]:
 def _by_position(
     callee: str, names: Sequence[str], by_position: Sequence[str], args: Sequence[object]
 ) -> AbsentArgumentError:
-    """Return the error for arguments that a function or class takes by name alone."""
+    """Return the error for positional arguments that must be given by name."""
     taken = [name for name in by_position if name != "self"]
     kind = type(args[len(by_position)]).__name__
     text = (

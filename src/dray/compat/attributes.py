@@ -1,7 +1,7 @@
 """Attributes of modules and classes: imported at first use, aliases, or absent with advice.
 
-`absent_names.py` has the advice. A module gets its `__getattr__` by one line,
-`attach_getattr(__name__)`, a class a member that it lacks by `AbsentMember()`.
+`absent_names.py` has the advice. A module gets its `__getattr__` from the line
+`attach_getattr(__name__)`, and a class gets an absent member from `AbsentMember()`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ def attach_getattr(
     later: Iterable[str] = (),
     names: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> None:
-    """Have a module answer for names that it does not have, or does not have yet.
+    """Give a module a `__getattr__` for names that are imported later, or that are absent.
 
-    Python asks its `__getattr__` for what is missing, and, as soon as it has a `__path__`, also
-    looks for a submodule of that name when `from module import name` finds no attribute.
+    Python calls `__getattr__` for a missing name. If the module has a `__path__`, then
+    `from module import name` also looks for a submodule of that name.
 
     Args:
-        module: Its `__name__`.
-        later: Submodules that are imported when they are first used.
-        names: Other modules that are, with the names of theirs that this one has too.
+        module: The module's `__name__`.
+        later: Submodules that are imported at their first use.
+        names: Other modules that are imported at first use -> their names that this module exports.
     """
     content = vars(sys.modules[module])
     submodules = frozenset(later)
@@ -43,14 +43,14 @@ def attach_getattr(
     def __getattr__(name: str) -> Any:
         if name in homes:
             home = import_module(homes[name])
-            # All of them: nothing can be imported any more when Python ends and `__del__` wants it.
+            # All names at once, because a `__del__` at Python's end cannot import any more.
             for other in names[homes[name]]:
                 content.setdefault(other, getattr(home, other))
             return content[name]
         if name in submodules or f"{module}.{name}" in ALIASES:
             return import_module(f"{module}.{name}")
         if sys._getframe(1).f_code.co_name == "_handle_fromlist":
-            raise AttributeError(name)  # a submodule, or the finder below says what there is
+            raise AttributeError(name)  # Python now looks for a submodule, and then asks our finder
         raise absent_name(module, name, __dir__())
 
     def __dir__() -> list[str]:
@@ -61,13 +61,13 @@ def attach_getattr(
 
 
 def _entries(owner: str) -> Mapping[str, Absent]:
-    from dray.compat.absent_names import TABLE  # large, and most programs miss nothing
+    from dray.compat.absent_names import TABLE  # large, and most programs do not need it
 
     return TABLE.get(owner, {})
 
 
 def entry_of(owner: str, name: str) -> Absent | None:
-    """Return the table's entry for a name that a module, class or function does not have."""
+    """Return the table's entry for a name that a module, class or function lacks, or None."""
     return _entries(owner).get(name)
 
 
@@ -78,7 +78,7 @@ def absent_name(
 
     Args:
         owner: The module's dotted name, or the class's name.
-        called: The name of a subclass that was asked.
+        called: Name of the subclass that the program used, if any.
     """
     entry = entry_of(owner, name)
     owner = called or owner
@@ -90,7 +90,7 @@ def absent_name(
 
 
 class AbsentMember:
-    """A member that a class does not have: in its body, `get_trial_id = AbsentMember()`."""
+    """A descriptor for an absent member of a class, as in `get_trial_id = AbsentMember()`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._owner, self._name = owner.__name__, name
@@ -100,7 +100,7 @@ class AbsentMember:
 
 
 def with_absent_members(kind: type[T]) -> type[T]:
-    """Give a class an `AbsentMember` for each member of which the table knows."""
+    """Give a class an `AbsentMember` for each of its absent members in the table."""
     for name in _entries(kind.__name__):
         member = AbsentMember()
         member.__set_name__(kind, name)
@@ -115,11 +115,11 @@ def sentence(owner: str, what: str, entry: Absent) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the question whether a similar name was meant; empty if there is none."""
+    """Return "; did you mean ...?" with a similar name; "" if there is none."""
     if name.startswith("_"):
         return ""
     public = sorted((other for other in known if not other.startswith("_")), reverse=True)
-    candidates = {other.lower(): other for other in public}  # a class rather than its module
+    candidates = {other.lower(): other for other in public}  # prefer a class to a module
     import difflib
 
     near = difflib.get_close_matches(name.lower(), candidates, 1)

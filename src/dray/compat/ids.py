@@ -1,10 +1,10 @@
-"""Ids as programs that were written for Ray expect them."""
+"""Ids with the methods that programs for Ray expect."""
 
 from __future__ import annotations
 
 
 class Id(str):
-    """An id: text that also has the `hex()` of Ray's ids."""
+    """An id: a str that also has the method `hex()` of Ray's ids."""
 
     __slots__ = ()
 

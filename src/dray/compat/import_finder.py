@@ -1,4 +1,4 @@
-"""Imports below dray that no file answers: aliases of modules, and absent names with advice."""
+"""Imports of modules of dray that have no file: module aliases, and absent names with advice."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _ROOT = __name__.partition(".")[0]
 
 
 def install_finder() -> None:
-    """Append the finder to those that Python asks; a second call does nothing."""
+    """Append the finder to Python's finders; a second call does nothing."""
     if not any(isinstance(finder, _LastFinder) for finder in sys.meta_path):
         sys.meta_path.append(_LastFinder())
 
 
 class _AliasLoader:
-    """Makes a module that has the names of another one."""
+    """A loader of modules that have the names of another module."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Leave it to Python to make the module."""
+        """Return None, so that Python makes the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it: whatever it is asked for, the other one answers."""
+        """Give the alias the attributes of the other module."""
         other = import_module(ALIASES[module.__name__])
 
         def __getattr__(name: str) -> object:
@@ -45,12 +45,12 @@ class _AliasLoader:
 
 
 class _LastFinder:
-    """The last finder of modules: what comes to it, nobody else has found."""
+    """The last finder of modules: Python asks it for modules that no other finder has found."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find an alias; raise for another name that is imported, not when somebody looks."""
+        """Find an alias; for another name raise an error, but only if it is being imported."""
         if fullname in ALIASES:
             return ModuleSpec(fullname, _AliasLoader(), is_package=True)  # type: ignore[arg-type]
         owner, _, name = fullname.rpartition(".")
@@ -58,7 +58,7 @@ class _LastFinder:
         if owner != _ROOT and not owner.startswith(f"{_ROOT}."):
             return None
         asking = _import_in_progress()
-        if "_find_and_load_unlocked" not in asking:  # importlib.util.find_spec() just looks
+        if "_find_and_load_unlocked" not in asking:  # importlib.util.find_spec() only searches
             return None
         entry = entry_of(owner, name)
         near = nearest(name, dir(sys.modules[owner]))
@@ -76,7 +76,7 @@ class _LastFinder:
 
 
 def _import_in_progress() -> set[str]:
-    """Return the names of the functions of Python's import that have led here."""
+    """Return the names of the functions of Python's import system on the stack."""
     frame = sys._getframe(2)
     names = set()
     while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):

@@ -1,4 +1,4 @@
-"""Ray's arguments of `dray.init` that engines do not ask for."""
+"""Arguments of `ray.init` that are not parameters of `dray.init`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dray.errors import ConfigError
 
 _logger = logging.getLogger("dray")
 
-# Arguments for a cluster of Ray's that is started here, with Ray's defaults; others ignore them.
+# Arguments for a Ray cluster that `init` starts, with Ray's defaults; other engines ignore them.
 OF_A_CLUSTER: Mapping[str, object] = {
     "include_dashboard": None,
     "dashboard_host": "127.0.0.1",
@@ -36,13 +36,13 @@ OF_A_CLUSTER: Mapping[str, object] = {
 
 
 def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> dict[str, object]:
-    """Return what is meant for a cluster of Ray's, without what is as Ray has it anyway.
+    """Return the arguments for a Ray cluster whose values differ from Ray's defaults.
 
     Args:
-        given: Arguments of `dray.init` that no engine asks for.
+        given: Arguments of the call that are not parameters of `dray.init`.
 
     Raises:
-        AbsentArgumentError: One is unknown.
+        AbsentArgumentError: An argument is unknown.
     """
     unknown = {name: value for name, value in given.items() if name not in OF_A_CLUSTER}
     check_arguments("dray.init", unknown, (*known, *OF_A_CLUSTER))
@@ -54,16 +54,16 @@ def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> 
 
 
 def say_without_meaning(names: list[str], engine: str) -> None:
-    """Log, for who looks, which arguments do nothing on an engine."""
+    """Log, at debug level, the arguments that have no effect on an engine."""
     if names:
         _logger.debug("dray.init: without meaning on the %s engine: %s", engine, ", ".join(names))
 
 
 def set_log_level(level: int | str | None) -> None:
-    """Set what dray itself logs.
+    """Set the level of dray's own logging.
 
     Args:
-        level: As in `logging`, in small letters too; None leaves it as it is.
+        level: A level of `logging`, in upper or lower case; None changes nothing.
     """
     if level is None:
         return

@@ -1,4 +1,4 @@
-"""The context that `dray.init` returns, with the members that Ray's has."""
+"""The context that `dray.init` returns, with the members of Ray's context."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Context(Mapping[str, Any]):
-    """The session that `dray.init` has begun; in a `with` statement it ends with that.
+    """The session that `dray.init` has started; a `with` statement ends the session at its end.
 
     Attributes:
         dashboard_url: None; there is no dashboard.
-        python_version: Of this process.
-        ray_version: The version of dray, under the name that Ray has for its own.
+        python_version: The version of Python in this process.
+        ray_version: The version of dray, under Ray's name for its version.
 
     Example:
         >>> import dray
@@ -39,7 +39,7 @@ class Context(Mapping[str, Any]):
 
     @property
     def address_info(self) -> dict[str, Any]:
-        """The node of this process, and the cluster's address; None for what there is not."""
+        """The node of this process, and the cluster's address; entries that dray lacks are None."""
         if self._info is None:
             runtime = self._runtime()
             here = runtime.execution_context()

@@ -1,4 +1,4 @@
-"""Module paths under which programs for Ray look for what dray has elsewhere."""
+"""Module paths of Ray for modules that have another path in dray."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TENSORFLOW = ("config", "tensorflow_checkpoint", "tensorflow_trainer", "train_l
 _XGBOOST = ("config", "v2", "xgboost_checkpoint", "xgboost_trainer")
 _TORCH = ("torch_checkpoint", "torch_trainer", "train_loop_utils")
 
-# Path -> the module whose names it has.
+# Alias -> the module that it stands for.
 ALIASES: Mapping[str, str] = {
     **dict.fromkeys(
         ("dray.air", "dray.air.checkpoint", "dray.air.config", "dray.air.result"), "dray.train"
@@ -62,7 +62,7 @@ ALIASES: Mapping[str, str] = {
     "dray.train.v2.tensorflow": "dray.train.tensorflow",
     "dray.train.v2.tensorflow.tensorflow_trainer": "dray.train.tensorflow",
     "dray.air.session": "dray.train.air_session",
-    "dray.air.integrations": "dray.train",  # for the next one alone
+    "dray.air.integrations": "dray.train",  # needed only as the parent of the next one
     "dray.air.integrations.keras": "dray.train.tensorflow.keras",
     **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},
 }

@@ -1,4 +1,4 @@
-"""Helpers for tests of programs: simulated nodes that die, TPU slices, and made-up hosts."""
+"""Helpers for tests of programs: lost nodes, TPU slices and simulated hosts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ __all__ = ["FakeHost", "drain_node", "kill_node", "tpu_slice"]
 
 
 def drain_node(node_id: str, deadline_s: float | None = None) -> None:
-    """Announce that a simulated node is about to be taken away, which `kill_node` does then.
+    """Announce that a simulated node will be taken away; call `kill_node` to take it away.
 
-    Nothing new is placed there. Tasks and actors that run there go on, and so does training until
-    its time is over; train functions learn of it by `dray.train.get_preemption_info()`.
+    No new work is placed on the node. Tasks and actors that run there continue. A training on the
+    node continues until its time is over, and its train functions can call
+    `dray.train.get_preemption_info()`.
 
     Args:
-        node_id: One of those that `dray.init(nodes=[...])` made.
-        deadline_s: Number of seconds until it is to be gone; None says nothing of it.
+        node_id: Id of a node of `dray.init(nodes=[...])`.
+        deadline_s: Seconds until the node is taken away; None announces no time.
 
     Raises:
-        ConfigError: There is no such node, or the engine's nodes are real.
+        ConfigError: There is no such node, or the nodes of the engine are real.
 
     Example:
         >>> import dray, dray.testing
@@ -39,15 +40,15 @@ def drain_node(node_id: str, deadline_s: float | None = None) -> None:
 
 
 def kill_node(node_id: str) -> None:
-    """End a simulated node: every process on it dies, and nothing is placed there any more.
+    """Kill every process of a simulated node, and place no more work on it.
 
-    Stored objects survive, because on one machine they lie in memory that all nodes share.
+    Stored objects survive, because all simulated nodes share the memory of this machine.
 
     Args:
-        node_id: One of those that `dray.init(nodes=[...])` made.
+        node_id: Id of a node of `dray.init(nodes=[...])`.
 
     Raises:
-        ConfigError: There is no such node, or the engine's nodes are real.
+        ConfigError: There is no such node, or the nodes of the engine are real.
 
     Example:
         >>> import dray, dray.testing
@@ -78,22 +79,22 @@ def tpu_slice(
     num_cpus: float = 8,
     chips_per_host: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the hosts of a TPU slice as simulated nodes, with what real ones publish.
+    """Return the hosts of a TPU slice as simulated nodes, with resources and labels of real hosts.
 
     Args:
-        topology: Layout of the chips, as in "4x4".
-        accelerator_type: As in "TPU-V6E".
-        name: The slice's. Each host has 1 of a resource of this name, and its node's id begins
-            with it. For several slices, add the lists of several names.
-        num_cpus: Number of CPUs that each host is said to have.
-        chips_per_host: Number of chips of each host. Default: as many as the hosts that Google
+        topology: Layout of the chips, such as "4x4".
+        accelerator_type: Type of the chips, such as "TPU-V6E".
+        name: Name of the slice. Each host offers 1 of a resource of this name, and the id of its
+            node begins with it. For several slices, add the lists of several names.
+        num_cpus: Number of CPUs that each host offers.
+        chips_per_host: Number of chips of each host. Default: the number on the hosts that Google
             Cloud makes for the topology.
 
     Returns:
-        What `dray.init(nodes=...)` takes.
+        A list of nodes for `dray.init(nodes=...)`.
 
     Raises:
-        ConfigError: There is no such slice, or the name or the number of chips cannot be.
+        ConfigError: There is no such slice, or the name or the number of chips is invalid.
 
     Example:
         >>> import dray, dray.testing

@@ -1,4 +1,4 @@
-"""A host that is not there: its device files, vendors' packages and tools, and metadata server."""
+"""A simulated host: its device files, vendors' packages and tools, and metadata server."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _METADATA = "/computeMetadata/v1/instance/"
 
 
 class FakeHost:
-    """Makes dray, and processes that it starts, see the accelerators of a made-up host.
+    """A context in which dray, and processes that it starts, see a simulated host's accelerators.
 
-    Everything is undone at the end. One may be used within another, which then shows through
-    except for the files. Start it before `dray.init()`, and end it after `dray.shutdown()`.
+    The end of the context undoes everything. A context within another one adds to it, but has its
+    own files and metadata server. Enter it before `dray.init()`, and leave it after
+    `dray.shutdown()`.
 
     Args:
-        files: Path, relative to the root, to what the file says.
+        files: Path, relative to the root -> content of the file.
         directories: Paths of empty directories.
-        modules: Dotted name to the Python source of a module that takes the real one's place.
-        commands: Name to what a command prints; a text that starts with "#!" is the program itself.
-        environment: Variables to set, or to unset where the value is None.
-        metadata: Key to value of the cloud's metadata server; without it, there is no such server.
+        modules: Dotted name -> Python source of a module that replaces the real one.
+        commands: Name -> output of a command. A text that starts with "#!" is the program itself.
+        environment: Variables to set; a value of None unsets the variable.
+        metadata: Key -> value of the cloud's metadata server. Without it, there is no such server.
 
     Example:
         >>> from dray.accelerators.vendors.neuron import Neuron
@@ -111,7 +112,7 @@ def _write_module(directory: Path, name: str, source: str) -> None:
         directory = directory / package
         directory.mkdir(exist_ok=True)
         (directory / "__init__.py").touch()
-    # A package, so that a module may be in it whichever of the two comes first.
+    # A package, so that it can have submodules, whether they are written before or after it.
     _write(directory / last / "__init__.py", source)
 
 
@@ -125,7 +126,7 @@ def _write_command(path: Path, text: str) -> None:
 
 
 def _import_from(directory: Path, names: set[str], undo: ExitStack) -> None:
-    """Let imports find modules there first, though others of that name be imported already."""
+    """Make imports find modules in a directory first, even if such names are imported already."""
     real = _forget(names)
     undo.callback(sys.modules.update, real)
     undo.callback(_forget, names)
@@ -136,7 +137,7 @@ def _import_from(directory: Path, names: set[str], undo: ExitStack) -> None:
 
 
 def _forget(names: set[str]) -> dict[str, ModuleType]:
-    """Take modules, and what is in them, out of those that are imported."""
+    """Remove modules and their submodules from the imported ones, and return them."""
     theirs = [name for name in sys.modules if name.partition(".")[0] in names]
     return {name: sys.modules.pop(name) for name in theirs}
 
@@ -146,9 +147,9 @@ def _before(variable: str, directory: Path) -> str:
 
 
 def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:
-    """Start a metadata server, and return its host and port; without metadata, it refuses."""
+    """Start a metadata server, and return its address; without metadata, the port is closed."""
     if metadata is None:
-        # Bound, so that nobody else gets the port; it does not listen.
+        # A bound socket reserves the port; it does not listen, so connections are refused.
         closed = undo.enter_context(socket.socket())
         closed.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{closed.getsockname()[1]}"
@@ -165,10 +166,10 @@ def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     metadata: ClassVar[Mapping[str, str]] = {}
-    timeout = 30  # One that connects and says nothing does not keep the others waiting.
+    timeout = 30  # a silent client must not block the others
 
     def do_GET(self) -> None:
-        """Answer as Google Cloud's server does, which wants its header."""
+        """Answer like Google Cloud's server, which requires its header."""
         key = self.path.partition(_METADATA)[2].removeprefix("attributes/")
         status = 200 if key in self.metadata else 404
         if self.headers.get("Metadata-Flavor") != "Google":
@@ -181,4 +182,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
