@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
 import dray
@@ -327,6 +329,25 @@ def test_ray_job_submit(tmp_path: Path) -> None:
         head.stop()
     assert "asks for a token, and does not know this program's" in refused.stderr
     assert "engine ray answer 42" in submitted.stdout, submitted.stdout + submitted.stderr
+
+
+def test_nobody_else_reads_the_token_of_a_cluster_that_starts_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray writes it there as it starts, which takes too long for a test, for all to read."""
+    dray.shutdown()
+    modes = []
+
+    def start(**_: object) -> None:
+        modes.append(stat.filemode((tmp_path / ".ray").stat().st_mode))
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "init", start)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ray").mkdir(mode=0o755)
+    with pytest.raises(ClusterUnreachableError):
+        dray.init(engine="ray", address="local")
+    assert modes == ["drwx------"]
 
 
 def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_path: Path) -> None:

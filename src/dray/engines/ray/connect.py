@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -148,6 +149,17 @@ def _own_resources(options: Options) -> Described:
     }
 
 
+def _hide_token() -> None:
+    """Let nobody else read the token of the clusters that start here, which Ray itself does not.
+
+    Who has the token, and can connect, runs code in such a cluster as its user.
+    """
+    with contextlib.suppress(OSError, RuntimeError):  # there is no home, or it is somebody else's
+        directory = Path.home() / ".ray"
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o700)
+
+
 @contextlib.contextmanager
 def own_breakpoint() -> Iterator[None]:
     """Have `breakpoint()` mean what it meant before: Ray sets its own as it starts."""
@@ -164,6 +176,8 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
     if options.wait_for_nodes_s:  # so do what runs in the cluster
         patience = {"DRAY_WAIT_FOR_NODES_S": str(options.wait_for_nodes_s)}
         environment["env_vars"] = {**patience, **environment.get("env_vars", {})}
+    if address == "local":
+        _hide_token()
     try:
         ray.init(
             address=address,
