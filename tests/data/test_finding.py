@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 import dray.data
 from dray.data.sources.partitions import Partitioning, PathPartitionFilter, PathPartitionParser
-from dray.errors import ConfigError, NoSuchFileError
+from dray.errors import ConfigError, NoSuchFileError, StorageError
 
 data: Any = dray.data
 
@@ -117,3 +119,18 @@ def test_the_files_of_a_dataset(folder: Path) -> None:
 def test_a_partition_filter_needs_names_of_directories() -> None:
     with pytest.raises(ConfigError, match="needs field_names"):
         PathPartitionFilter.of(bool, style="dir")
+
+
+def test_a_directory_that_cannot_be_listed_is_not_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, scandir = str(folder / "year=2024"), os.scandir
+
+    def refuse(path: str) -> Any:
+        if os.fspath(path) == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # as root may list all
+    with pytest.raises(StorageError, match=f"cannot be read: .*{closed}"):
+        dray.data.read_csv(str(folder)).take_all()

@@ -247,3 +247,14 @@ def test_no_more_is_made_ahead_than_is_asked_for() -> None:
     next(batches)
     assert third.wait(60)
     batches.close()
+
+
+def test_without_room_for_a_thread_rows_are_read_by_who_wants_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    batches = dray.data.range(10).iter_batches(batch_size=4)
+    assert [len(batch["id"]) for batch in batches] == [4, 4, 2]

@@ -63,7 +63,11 @@ def read_ahead(items: Iterable[T], number: int, waited: Callable[[float], object
         return
     channel: _Channel[T] = _Channel(number)
     thread = threading.Thread(target=_fill, args=(channel, items), name="dray-data", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # no thread can be started: this one makes them
+        yield from _timed(items, waited)
+        return
     try:
         yield from _timed(channel, waited)
     finally:

@@ -70,7 +70,8 @@ def find_files(
 def _local_files(name: str, endings: Sequence[str], *, ignore_missing: bool = False) -> list[str]:
     path = os.path.expanduser(name)
     if os.path.isdir(path):
-        inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
+        with naming(path):
+            inside = list(_files_below(path))
         return [file for file in _data_files(path, inside, endings) if os.path.isfile(file)]
     if not os.path.exists(path) and glob.has_magic(path):
         matches = sorted(glob.glob(path, recursive=True))
@@ -82,23 +83,39 @@ def _local_files(name: str, endings: Sequence[str], *, ignore_missing: bool = Fa
     raise NoSuchFileError(f"there is no file {name}")
 
 
+def _files_below(directory: str) -> Iterator[str]:
+    """Yield the files of a directory and of those in it; raise if one of them cannot be listed."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, folders, files in os.walk(directory, onerror=refuse, followlinks=True):
+        folders[:] = filter(_is_shown, folders)
+        yield from (os.path.join(folder, file) for file in files)
+
+
+def _is_shown(name: str) -> bool:
+    """Return whether a file or directory of this name may hold data.
+
+    Those whose names begin with `_` or `.` do not, unless they are partitions such as `_kind=a`:
+    Spark, Delta Lake and others store metadata under such names.
+    """
+    return not name.startswith(("_", ".")) or "=" in name
+
+
 def _each_once(lists: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
 
 
 def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
-    """Return the data files of a directory.
+    """Return the data files of a directory."""
 
-    Files and directories whose names begin with `_` or `.` are skipped, unless they are partitions
-    such as `_kind=a`: Spark, Delta Lake and others store metadata under such names.
-    """
-
-    def is_shown(file: str) -> bool:
+    def is_data(file: str) -> bool:
         parts = file.strip("/").removeprefix(directory.strip("/")).split("/")
-        return not any(part.startswith(("_", ".")) and "=" not in part for part in parts)
+        return file.lower().endswith(wanted) and all(map(_is_shown, parts))
 
     wanted = tuple(ending.lower() for ending in endings)
-    return sorted(file for file in files if file.lower().endswith(wanted) and is_shown(file))
+    return sorted(filter(is_data, files))
 
 
 def _remote_files(
