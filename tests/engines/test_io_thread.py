@@ -128,3 +128,23 @@ def test_who_rests_wakes_nobody_and_is_heard_before_others(
     for pair in ears.values():
         for end in pair:
             end.close()
+
+
+def test_a_source_that_cannot_be_waited_on_after_its_rest_fails_alone(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rested, failed, heard = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(io_thread, "REST_S", 1000.0)
+    (resting, far), (other, tell) = socket.socketpair(), socket.socketpair()
+    with resting, far, other, tell:
+        reader.watch(resting, lambda: None, lambda error: failed.set())
+        reader.watch(other, lambda: (other.recv(1), heard.set()))
+        reader.run(lambda: (reader.rest(resting), rested.set()))
+        assert rested.wait(PATIENCE_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "_register", lambda *args: broken(OSError))
+            reader.doorbell.send(b"!")
+            assert failed.wait(PATIENCE_S)
+        tell.send(b"x")
+        assert heard.wait(PATIENCE_S)
+        reader.stop()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
 import dray
+from dray.errors import EngineError, WorkerDiedError
 from tests.support.gates import PATIENCE_S, until
 from tests.support.programs import environment, write
 
@@ -139,6 +142,48 @@ def test_an_actor_costs_three_descriptors() -> None:
     dray.get([actor.open_files.remote() for actor in actors])
     expected = before[0] + 5 * 3, before[1] + 5 * 1
     until(lambda: descriptors() == expected)  # what is on its way to a worker is closed soon
+
+
+@dray.remote(num_cpus=0, max_retries=0)
+def task(ends: bool = False) -> None:
+    if ends:
+        os._exit(1)
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_no_thread_for_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1)
+    start = threading.Thread.start
+    refused = {"dray-reader", "dray-hub"}
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name in refused:
+            refused.remove(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    while refused:
+        with pytest.raises(EngineError, match="the limit of processes and threads"):
+            task.remote()
+    with pytest.raises(WorkerDiedError):  # of whose end it is heard
+        dray.get(task.remote(ends=True), timeout=PATIENCE_S)
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_no_descriptor_for_the_first_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1)
+
+    def refuse(*args: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with pytest.raises(EngineError, match=r"\(ulimit -n\)"):
+        task.remote()
+    monkeypatch.undo()
+    dray.get(task.remote())
 
 
 OPEN_FILES = """

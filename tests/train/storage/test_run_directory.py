@@ -458,3 +458,11 @@ def test_the_last_report_of_many_is_read_alone(tmp_path: Path) -> None:
     assert [line.partition("jsonl: ")[2] for line in told] == [
         "2 lines (1, 60000) are damaged or cut short, and left out"
     ]
+
+
+def test_a_lock_that_cannot_be_read_is_no_other_machines(tmp_path: Path) -> None:
+    storage = RunDirectory(tmp_path).storage
+    assert storage.token() is None
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(StorageError, match=r"\.lock cannot be read"):
+        storage.token()

@@ -248,8 +248,13 @@ class Servers:
             for old, server in list(self._servers.items()):
                 if self._gives_way(old, basis) and server.dismiss_if_idle():
                     self._dismissed.add(self._servers.pop(old))
-            new = self._servers[basis] = self._start(basis)
-            self._reader.start()
+            new = self._start(basis)
+            try:
+                self._reader.start()
+            except EngineError:  # nobody would hear of its workers
+                new.close()
+                raise
+            self._servers[basis] = new
             self._reader.watch(new.control, lambda: self._on_notice(new))
             return new
 

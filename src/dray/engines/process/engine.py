@@ -158,7 +158,7 @@ class ProcessEngine(LocalEngine):
         self._task_server()
         from dray.engines.process.hub.driver import DriverRuntime  # training alone needs no hub
 
-        with self._lock:
+        with self._lock, system_limits.opening("what runs tasks and actors"):
             if self._runtime is None:
                 self._runtime = DriverRuntime(
                     self._ledger,

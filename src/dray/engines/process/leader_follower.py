@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from dray import interrupts
 from dray.engines.process.lock import IN_A_FINALISER
+from dray.engines.rpc.io_thread import start_thread
 from dray.errors import EngineError
 from dray.errors.base import of_end
 from dray.interrupts import pending
@@ -332,8 +333,9 @@ class LeaderFollowers:
             if self._thread is not None or self._closed:
                 return
             self._background = Waiter()
-            self._thread = threading.Thread(target=self._stand_in, name=name, daemon=True)
-        self._thread.start()
+            thread = threading.Thread(target=self._stand_in, name=name, daemon=True)
+            start_thread(thread)
+            self._thread = thread
 
     def _stand_in(self) -> None:
         me, seen = self._background, -1

@@ -28,6 +28,21 @@ class _Watched(NamedTuple):
     on_failure: OnFailure | None
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        EngineError: There is no room for it.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise EngineError(
+            f"{error}: the limit of processes and threads (ulimit -u, or a container's) is met; "
+            "raise it, or use fewer workers"
+        ) from error
+
+
 class Reader:
     """Waits on sockets and pipes in a thread; everything it calls runs in that thread.
 
@@ -62,7 +77,7 @@ class Reader:
         """Start the thread, unless it runs. May be called from any thread.
 
         Raises:
-            EngineError: It ran, and could not go on.
+            EngineError: It ran, and could not go on; or there is no room for it.
         """
         if self._crash is not None:
             raise EngineError(
@@ -70,7 +85,7 @@ class Reader:
             )
         with self._starting:
             if not self._thread.is_alive():
-                self._thread.start()
+                start_thread(self._thread)
 
     @property
     def is_running(self) -> bool:
@@ -140,15 +155,21 @@ class Reader:
         self._later = deque()
         for source in list(self._resting):
             if source in self._resting:
-                self._call(self._end_rest(source), source)
+                watched = self._end_rest(source)
+                if watched is not None:
+                    self._call(watched, source)
         later, self._later = self._later, None
         for task in later:
             self.isolate(task)
 
-    def _end_rest(self, source: Any) -> _Watched:
+    def _end_rest(self, source: Any) -> _Watched | None:
+        """Wait on a source again; None if the system takes no more of them."""
         watched, _ = self._resting.pop(source)
-        self._register(source, watched)
-        return watched
+        error = self.isolate(lambda: self._register(source, watched))
+        if error is None:
+            return watched
+        self._fail(watched, error)
+        return None
 
     def _end_due_rests(self) -> float | None:
         """Wait again on those that have rested for long enough; return when the next one has."""

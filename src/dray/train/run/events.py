@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from dray.engines.base import Actor, Mailbox
-from dray.errors import EngineError
+from dray.engines.rpc.io_thread import start_thread
 from dray.scheduling.requests import Reservation
 from dray.train.storage.manifest import Committed
 from dray.train.worker.train_worker import Ended
@@ -117,13 +117,7 @@ class Alarm:
         self._latest = delay_s, event
         self._timer = threading.Timer(delay_s, self._mailbox.put, [Due(self, self.number, event)])
         self._timer.daemon = True
-        try:
-            self._timer.start()
-        except RuntimeError as error:
-            raise EngineError(
-                f"{error}: the limit of processes and threads (ulimit -u, or a container's) is "
-                "met; raise it, or use fewer workers"
-            ) from error
+        start_thread(self._timer)
 
     def renew(self) -> None:
         """Have the event that is on its way, if there is one, come as late from now on."""

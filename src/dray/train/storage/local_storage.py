@@ -85,10 +85,12 @@ class LocalStorage(Storage[Path]):
                 )
 
     def token(self) -> str | None:
-        try:
-            return (self.path / ".lock").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return None
+        lock = self.path / ".lock"
+        with StorageError.instead(f"{lock} cannot be read"):
+            try:
+                return lock.read_text(encoding="ascii", errors="replace")
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def close(self) -> None:
         if self._lock is not None:

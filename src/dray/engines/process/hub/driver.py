@@ -294,8 +294,8 @@ class DriverRuntime(ProcessRuntime):
             self._send(line, encode(("begin", begin)))
 
     def _listen_to(self, line: Channel) -> None:
+        self._poll.register(line.sock, READ)  # first, since it may fail
         self._lines[line.sock.fileno()] = line
-        self._poll.register(line.sock, READ)
 
     def _answer(self, line: Channel, question: int, answer: object) -> None:
         self._send(line, encode(("answer", question, answer)))
