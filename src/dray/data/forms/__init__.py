@@ -1,1 +1,1 @@
-"""The forms of rows: blocks, batches, tensors."""
+"""The forms of rows: blocks, batches and tensors."""

@@ -1,4 +1,4 @@
-"""Blocks as Ray Data hands them to programs: an accessor, and what is known of them."""
+"""Blocks as in Ray Data's API: an accessor for their rows, and metadata."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ Block: TypeAlias = Table
 
 @dataclass(frozen=True)
 class BlockMetadata:
-    """Facts about rows that are to be read, for a `ReadTask`; dray asks for the files alone.
+    """Metadata of the rows of a `ReadTask`; dray only uses the files.
 
     Attributes:
-        num_rows: Their number; None if it is not known.
-        size_bytes: Their bytes in memory; None if that is not known.
+        num_rows: The number of rows; None if unknown.
+        size_bytes: The size of the rows in memory, in bytes; None if unknown.
         exec_stats: Ignored; for compatibility with Ray.
-        input_files: The files that they come from.
+        input_files: The files that the rows are read from.
     """
 
     num_rows: int | None
@@ -45,7 +45,7 @@ class BlockMetadata:
 
 
 class BlockAccessor:
-    """The rows of a block in other forms; `BlockAccessor.for_block(block)` makes it.
+    """The rows of a block in several forms; create it with `BlockAccessor.for_block(block)`.
 
     Args:
         table: The rows.
@@ -62,7 +62,7 @@ class BlockAccessor:
 
     @staticmethod
     def for_block(block: Batch) -> BlockAccessor:
-        """Return the accessor of a table of Arrow, a DataFrame or a dict of columns."""
+        """Return the accessor of an Arrow table, a DataFrame or a dict of columns."""
         return BlockAccessor(to_table(block))
 
     def num_rows(self) -> int:
@@ -70,7 +70,7 @@ class BlockAccessor:
         return int(self._table.num_rows)
 
     def size_bytes(self) -> int:
-        """Return the bytes that they take in memory."""
+        """Return the size of the rows in memory, in bytes."""
         return int(self._table.nbytes)
 
     def schema(self) -> pa.Schema:
@@ -86,17 +86,17 @@ class BlockAccessor:
         return table_rows(self._table)
 
     def to_arrow(self) -> Table:
-        """Return the rows as a table of Arrow."""
+        """Return the rows as an Arrow table."""
         return self._table
 
     to_block = to_default = to_arrow
 
     def to_pandas(self) -> Frame:
-        """Return the rows as a DataFrame."""
+        """Return the rows as a pandas DataFrame."""
         return to_batch(self._table, "pandas")
 
     def to_numpy(self, columns: str | Sequence[str] | None = None) -> Array | Arrays:
-        """Return a column as an array; several, or all, as a dict of arrays."""
+        """Return one column as an array, or several or all columns as a dict of arrays."""
         if isinstance(columns, str):
             array: Array = to_batch(self._table.select([columns]), "numpy")[columns]
             return array
@@ -109,12 +109,12 @@ class BlockAccessor:
         return to_batch(self._table, check_format(batch_format))
 
     def slice(self, start: int, end: int, copy: bool = False) -> Table:
-        """Return the rows from one to before another, as a table.
+        """Return the rows from `start` to before `end` as a table.
 
         Args:
-            start: The first one.
-            end: The one after the last.
-            copy: Nothing; Ray's: nobody writes to tables.
+            start: The first row.
+            end: The row after the last one.
+            copy: Ignored, because tables are immutable; for compatibility with Ray.
         """
         return self._table.slice(start, end - start)
 

@@ -1,4 +1,4 @@
-"""Rows without columns, of which Arrow's tables lose some where they are joined or chosen."""
+"""Rows without columns; Arrow loses some of them when it joins or filters tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def bare_rows(count: int) -> pa.Table:
 
 
 def joined_bare(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables of which Arrow keeps all rows as it joins them.
+    """Return tables that Arrow can join without losing rows.
 
-    Rows without columns get one of those of the others; if there are none, they are one table.
+    Rows without columns get a column of the other tables. If no table has a column, all rows are
+    returned as one table.
     """
     if all(table.num_columns or not table.num_rows for table in tables):
         return tables
@@ -32,7 +33,7 @@ def joined_bare(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def kept_rows(table: pa.Table, kept: Sequence[bool] | npt.NDArray[Any]) -> pa.Table:
-    """Return the rows for which there is True."""
+    """Return the rows for which `kept` contains True."""
     if table.num_columns:
         return table.filter(pa.array(kept, pa.bool_()))
     return bare_rows(int(np.count_nonzero(kept)))

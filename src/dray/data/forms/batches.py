@@ -1,4 +1,4 @@
-"""Batches cut from blocks: many from one block where it has room for them, one of many if not."""
+"""Batches cut from blocks: several from one large block, or one from several small blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dray.data.forms.memory import own_array
 
 
 class Run(NamedTuple):
-    """Batches that follow each other in one table.
+    """Consecutive batches in one table.
 
     Attributes:
-        origins: The origin of the first one's rows, and that of the others'.
-        own: As of a block.
+        origins: The origin of the rows of the first batch, and that of the other batches.
+        own: As for a block.
     """
 
     table: Table
@@ -23,7 +23,7 @@ class Run(NamedTuple):
     own: bool = False
 
     def ranges(self) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each batch, and the one behind its last."""
+        """Yield the first row of each batch and the row after its last one."""
         begin = 0
         for size in self.sizes:
             yield begin, begin + size
@@ -35,7 +35,7 @@ class Run(NamedTuple):
             yield Block(self.table.slice(begin, end - begin), self.origins[begin > 0])
 
     def batches(self, batch_format: str) -> Iterator[Batch]:
-        """Yield each batch in a format; its arrays may be written to."""
+        """Yield each batch in a format; its arrays are writable."""
         if batch_format not in ("default", "numpy"):
             for block in self.blocks():
                 yield to_batch(block.table, batch_format)
@@ -45,7 +45,7 @@ class Run(NamedTuple):
             yield {name: array[begin:end] for name, array in columns.items()}
 
     def columns(self) -> Arrays:
-        """Return all rows as NumPy arrays that may be written to."""
+        """Return all rows as writable NumPy arrays."""
         table = self.table
         return {name: own_array(table.column(name), own=self.own) for name in table.column_names}
 
@@ -56,10 +56,10 @@ def run_of(block: Block) -> Run:
 
 
 def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
-    """Yield rows as runs of batches of as many rows as is said; the last one may have fewer.
+    """Yield rows as runs of batches of these sizes; the last batch may have fewer rows.
 
     Args:
-        sizes: The sizes; where they end, no more rows are taken.
+        sizes: The sizes; after the last one, no more rows are taken.
     """
     wanted = iter(sizes)
     size = next(wanted, None)
@@ -81,23 +81,23 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
         if size is None:
             return
         rows -= taken
-        # With its length: Arrow makes rows of a table without columns.
+        # The slice has an explicit length, because Arrow slices beyond the end without columns.
         held = [Block(table.slice(taken, rows), block.origin, own)] if rows else []
     if rows:
         yield run_of(joined(held))
 
 
 def joined(blocks: list[Block]) -> Block:
-    """Return blocks as one."""
+    """Return several blocks as one."""
     table, own = concat([block.table for block in blocks]), all(block.own for block in blocks)
     return Block(table, blocks[0].origin, own)
 
 
 def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:
-    """Yield blocks of as many rows as is said; the last one may have fewer.
+    """Yield blocks of these sizes; the last block may have fewer rows.
 
     Args:
-        sizes: The sizes; where they end, no more rows are taken.
+        sizes: The sizes; after the last one, no more rows are taken.
     """
     for run in aligned(blocks, sizes):
         yield from run.blocks()

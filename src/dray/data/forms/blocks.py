@@ -1,4 +1,4 @@
-"""Blocks of rows as Arrow tables, and the forms in which programs see them: rows and batches."""
+"""Blocks of rows as Arrow tables, and their conversion to rows and batches for programs."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ from dray.data.forms.times import has_time, holds_dates, type_in_ns  # noqa: E40
 if TYPE_CHECKING:
     import pandas as pd
 
-# Names of pyarrow and pandas, which have no types that mypy could read: it takes them for Any.
+# Types of pyarrow and pandas, which mypy treats as Any because it cannot read them.
 Table: TypeAlias = pa.Table
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Frame: TypeAlias = "pd.DataFrame"
-# Those of NumPy, of any type of numbers or objects.
+# NumPy arrays of any type of numbers or objects.
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[str, Array]
 RowNumbers: TypeAlias = npt.NDArray[np.int64]
-# Arrays, a Frame or a Table, as the batch format says.
+# A dict of arrays, a Frame or a Table, depending on the batch format.
 Batch: TypeAlias = Any
-# A value of a row, of any type that users give it.
+# A value in a row, of any type.
 Value: TypeAlias = Any
 Row: TypeAlias = dict[str, Value]
 
-# The column of values that are no rows, as Ray Data calls it.
+# The column of values that are not dicts, as in Ray Data.
 ITEM = "item"
-# The column of numbers, and of arrays, as Ray Data calls them.
+# The columns of `range` and of arrays, as in Ray Data.
 ID, DATA = "id", "data"
 
 FORMATS = ("default", "numpy", "pandas", "pyarrow")
@@ -65,10 +65,10 @@ class Block(NamedTuple):
     """A block of rows.
 
     Attributes:
-        origin: Their file and numbers, for messages.
-        own: Whether memory that Arrow takes for writable is nobody else's, so that it may be
-            written to.
-        first: The number of the first row there, if the others follow it.
+        origin: The file and numbers of the rows, for messages.
+        own: Whether mutable memory of the table belongs to the block alone, so that it may be
+            overwritten.
+        first: The number of the first row in its source, if the other rows follow it.
     """
 
     table: Table
@@ -77,12 +77,12 @@ class Block(NamedTuple):
     first: int | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Name the columns of pickles: Ray sends tables without types that Arrow does not know."""
+        """Pass the names of pickled columns; Ray drops types that Arrow does not know."""
         schema = self.table.schema
         return _sent, ([each.name for each in schema if isinstance(each.type, PickledType)], *self)
 
     def row(self, nth: int) -> str:
-        """Return the words for one of the rows in messages; the first is the one at index 0."""
+        """Return the name of a row in messages; the first row has index 0."""
         origin = self.origin or "a block"
         if self.first is None:
             return f"a row made from {origin}"
@@ -95,10 +95,10 @@ def _sent(pickles: list[str], table: Table, *others: Any) -> Block:
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:
-    """Return a table with some columns as Arrow groups by them: no dictionaries, one zero.
+    """Return a table with columns by which Arrow can group: no dictionaries, no negative zero.
 
     Raises:
-        ConfigError: One has values by which Arrow groups, sorts and joins no rows.
+        ConfigError: Arrow cannot group, sort or join by the values of a column.
     """
     for name in names:
         column = table.column(name)
@@ -116,9 +116,9 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
 
 
 def plain_values(column: Column) -> Column:
-    """Return the values of a column as Arrow aggregates them: not as numbers of a dictionary."""
+    """Return a column that Arrow can aggregate: the values of a dictionary column."""
     kind = column.type
-    if pa.types.is_decimal(kind) and kind.bit_width < 128:  # of which Arrow orders none
+    if pa.types.is_decimal(kind) and kind.bit_width < 128:  # Arrow cannot sort smaller ones
         return column.cast(pa.decimal128(kind.precision, kind.scale))
     return column.cast(kind.value_type) if pa.types.is_dictionary(kind) else column
 
@@ -127,11 +127,11 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     """Return columns of any kind as a table.
 
     Args:
-        data: A mapping of columns, a table or record batch of Arrow, a DataFrame of pandas or
+        data: A mapping of columns, an Arrow table or record batch, or a DataFrame of pandas or
             Polars.
 
     Raises:
-        ConfigError: It is something else, or its columns have one name or not one length.
+        ConfigError: `data` has another type, or columns with equal names or different lengths.
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -149,10 +149,10 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
         arrays = [name for name in given if were_arrays(columns[name].type, given[name])]
         return marked(pa.table(columns), arrays)
     kind = type(data).__module__.partition(".")[0]
-    if kind == "pandas" and hasattr(data, "columns"):  # a Series has none
+    if kind == "pandas" and hasattr(data, "columns"):  # a Series has no columns
         refuse_doubled(list(map(str, data.columns)), whence)
         return _from_pandas(data)
-    if kind == "polars":  # those that are not calculated yet among them
+    if kind == "polars":  # including LazyFrames
         return (data.collect() if hasattr(data, "collect") else data).to_arrow()
     raise ConfigError(
         f"{whence} must be a dict of columns, a pandas.DataFrame or a pyarrow.Table, not a "
@@ -167,25 +167,25 @@ def _from_pandas(frame: Frame) -> Table:
 
 
 def _from_series(values: pd.Series) -> Column:
-    """Return a column of pandas, to which NaN is no value."""
+    """Return a pandas column as an Arrow array; NaN becomes null."""
     is_plain = not _holds_objects(values.dtype)
     return pa.array(values, from_pandas=True) if is_plain else to_column(values)
 
 
 def _holds_objects(kind: object) -> bool:
-    """Return whether a type of pandas is that of any values, or one that Arrow does not have."""
+    """Return whether a pandas type is `object`, or one that Arrow lacks."""
     return getattr(kind, "kind", "") in "Oc" and isinstance(kind, np.dtype)
 
 
 def refuse_doubled(names: Sequence[str], whence: str) -> None:
-    """Raise ConfigError if two columns have one name: rows are dicts."""
+    """Raise ConfigError if two columns have the same name, because rows are dicts."""
     if len(set(names)) < len(names):
         twice = ", ".join(dict.fromkeys(name for name in names if names.count(name) > 1))
         raise ConfigError(f"{whence} has several columns of the name {twice}")
 
 
 def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
-    """Return rows as a table; what a row lacks is null."""
+    """Return rows as a table; values that a row lacks are null."""
     names: dict[str, None] = {}
     for row in rows:
         names.update(dict.fromkeys(row))
@@ -195,12 +195,12 @@ def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
 
 
 def to_row(value: object) -> Row:
-    """Return a value as a row; what is no mapping becomes the column `item`."""
+    """Return a value as a row; a value that is not a mapping becomes the column `item`."""
     return dict(value) if isinstance(value, Mapping) else {ITEM: value}
 
 
 def to_column(values: Value) -> Column:
-    """Return the values of a column as an Arrow array: tensors by shape, the unknown pickled."""
+    """Return the values of a column as an Arrow array; values that Arrow lacks are pickled."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     values = as_array(values)
@@ -212,21 +212,21 @@ def to_column(values: Value) -> Column:
 
 
 def _is_one_value(values: Value) -> bool:
-    """Return whether something is no list of values, though Python may iterate over it."""
+    """Return whether a value is not a list of values, even if it is iterable."""
     if isinstance(values, np.ndarray):
         return values.ndim == 0
     return values is None or np.isscalar(values) or isinstance(values, Mapping | Set)
 
 
 def only_column(values: Value) -> Value:
-    """Return the column of a table that has one, and what is no table as it is.
+    """Return the column of a table with one column; return other values unchanged.
 
     Raises:
-        ConfigError: The table has other than one.
+        ConfigError: The table does not have exactly one column.
     """
     if isinstance(values, pa.Table):
         columns = dict(zip(values.column_names, values.columns, strict=True))
-    elif hasattr(values, "columns") and hasattr(values, "items"):  # a DataFrame of pandas
+    elif hasattr(values, "columns") and hasattr(values, "items"):  # a pandas DataFrame
         columns = dict(values.items())
     else:
         return values
@@ -236,20 +236,20 @@ def only_column(values: Value) -> Value:
     return columns.popitem()[1]
 
 
-_OF_TENSORS = "iufbMm"  # kinds of NumPy arrays whose rows become tensors; texts do in matrices
+_OF_TENSORS = "iufbMm"  # kinds of NumPy arrays whose rows become tensors; strings do in matrices
 
 
 def _from_array(values: Array) -> Column:
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     if values.ndim == 1:
-        if values.dtype.kind != "S":  # of which Arrow keeps what is before a zero
+        if values.dtype.kind != "S":  # Arrow cuts bytes at a zero
             with contextlib.suppress(pa.ArrowNotImplementedError):
                 return pa.array(values)
         return _from_values(list(values))
     if not len(values):
         return pa.array([], pa.null())
-    if not values.size and values.dtype.kind in _OF_TENSORS:  # Arrow has no such tensors
+    if not values.size and values.dtype.kind in _OF_TENSORS:  # Arrow lacks empty tensors
         kind = pa.from_numpy_dtype(values.dtype)
         for _ in values.shape[1:]:
             kind = pa.list_(kind)
@@ -266,12 +266,12 @@ def _from_array(values: Array) -> Column:
 
 
 def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
-    """Return an array of numbers without a copy, and without pandas, which pa.array() imports."""
+    """Return an array of numbers without a copy; pa.array() would import pandas."""
     return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
 
 
 def _from_values(values: list[Value]) -> Column:
-    """Return Python values as an array of whatever type holds them all."""
+    """Return Python values as an array, of a type that holds all of them."""
     if any(map(is_array, values)):
         values = [_as_numpy(value) if is_array(value) else value for value in values]
         arrays = [value for value in values if isinstance(value, np.ndarray)]
@@ -281,7 +281,7 @@ def _from_values(values: list[Value]) -> Column:
                 return _from_array(np.stack(arrays))
             if any(array.ndim != 1 for array in arrays):
                 return pickled(values)
-    for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
+    for nan_is_null in (False, True):  # NaN stays among numbers, and is null among strings
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             made = pa.array(values, type_in_ns(values), from_pandas=nan_is_null)
             if not holds_dates(made.type) or not any(map(has_time, values)):
@@ -290,20 +290,20 @@ def _from_values(values: list[Value]) -> Column:
 
 
 def _as_numpy(value: Value) -> Value:
-    """Return an array of any library as one of NumPy, and its number if it is but one."""
+    """Return an array of any library as a NumPy array, or as a number if it has no dimensions."""
     array = np.asarray(as_array(value))
     return array if array.ndim else array.item()
 
 
 def put_column(table: Table, name: str, values: Column) -> Table:
-    """Return a table with a column added, or put in the place of its namesake."""
+    """Return a table with a column that is added or replaced."""
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, values)
     return table.append_column(name, values)
 
 
 def taken(table: Table, rows: RowNumbers) -> Table:
-    """Return rows by their numbers."""
+    """Return rows by number."""
     if not table.num_columns:
         return bare_rows(len(rows))
     return table.take(_numbers(np.ascontiguousarray(rows, np.int64), pa.int64()))
@@ -338,7 +338,7 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
 
 
 def in_columns(table: Table, schema: pa.Schema) -> Table:
-    """Return a table with the columns of a schema, of types that hold the values of both."""
+    """Return a table with the columns of a schema, with types that hold the values of both."""
     none = pa.Table.from_batches([], schema)
     return table if table.schema.equals(schema) else concat([none, table])
 
@@ -350,7 +350,7 @@ def _with_plain_values(table: Table, name: str) -> Table:
 
 
 def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:
-    """Return tables whose tensors of a column have several shapes, with one type of it for all."""
+    """Return tables in which tensors of several shapes in a column have the same type."""
     having = [table for table in tables if name in table.column_names]
     whole = to_table({name: [v for each in having for v in row_values(each, name)]})
     changed, first = [], 0
@@ -364,7 +364,7 @@ def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:
     return changed
 
 
-# Forms that programs see.
+# Forms for programs.
 
 
 def column_to_numpy(column: Column) -> Array:
@@ -393,7 +393,7 @@ def column_to_numpy(column: Column) -> Array:
 
 
 def one_chunk(column: Column) -> pa.Array:
-    """Return a column whose parts lie side by side."""
+    """Return a column in contiguous memory."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
@@ -407,7 +407,7 @@ def _object_array(values: Sequence[object]) -> Array:
 
 
 def column_to_values(column: Column) -> list[Value]:
-    """Return a column as Python values; tensors as arrays."""
+    """Return a column as Python values, with tensors as arrays."""
     if isinstance(column.type, PickledType):
         return unpickled(one_chunk(column).storage)
     if isinstance(column.type, pa.FixedShapeTensorType):
@@ -419,7 +419,7 @@ def column_to_values(column: Column) -> list[Value]:
 
 
 def row_values(table: Table, name: str) -> list[Value]:
-    """Return the values of a column as rows have them: lists as arrays if they were such."""
+    """Return the values of a column for rows; lists that were arrays become arrays again."""
     column = table.column(name)
     return list(
         (column_to_numpy if name in marked_names(table.schema) else column_to_values)(column)
@@ -436,7 +436,7 @@ def table_rows(table: Table) -> Iterator[Row]:
 
 
 def check_format(batch_format: object) -> str:
-    """Return the name of a batch format; None is that of the blocks themselves."""
+    """Return the name of a batch format; None is the format of blocks."""
     if batch_format is None:
         return "pyarrow"
     if batch_format not in FORMATS:
@@ -454,16 +454,16 @@ def to_batch(table: Table, batch_format: str) -> Batch:
 
 
 def to_pandas(table: Table) -> Frame:
-    """Return a table as a pandas.DataFrame; tensors become a column of arrays.
+    """Return a table as a pandas DataFrame; tensors become a column of arrays.
 
-    What pandas would make floats of, or something less exact, keeps its type of Arrow: integers
-    among which some are missing, decimals, times in nanoseconds, and what has several values.
+    Some columns keep their Arrow type, because pandas' own types would lose precision or structure:
+    integers with nulls, decimals, times in nanoseconds, structs and maps.
     """
     import pandas as pd
 
     if not table.num_columns:
         return pd.DataFrame(index=pd.RangeIndex(table.num_rows))
-    table = table.replace_schema_metadata(None)  # or pandas makes an index of columns, as it says
+    table = table.replace_schema_metadata(None)  # else pandas would restore an index from it
     values = {}
     for name in table.column_names:
         column = table.column(name)
@@ -480,7 +480,7 @@ def to_pandas(table: Table) -> Frame:
 
 
 def _loses(column: pa.ChunkedArray) -> bool:
-    """Return whether pandas' own types hold less than a column does."""
+    """Return whether pandas' own types would lose information of a column."""
     kind = column.type
     whole = pa.types.is_integer(kind) and column.null_count > 0
     fine = pa.types.is_time64(kind) and kind.unit == "ns"  # Python's times have microseconds

@@ -1,4 +1,4 @@
-"""The chunks of a table, from which rows are taken without a copy of the others."""
+"""The chunks of a table, from which rows are taken without copying the other rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dray.data.forms.blocks import RowNumbers, Table, taken
 
 
 class Chunks:
-    """A table whose rows are taken from each of its chunks alone.
+    """A table from whose chunks rows are taken separately.
 
-    Arrow would put the chunks of a column together first: a copy of all, and an error if texts are
+    Arrow would first join the chunks of a column. This copies all rows, and fails for strings of
     more than 2 GiB.
     """
 
@@ -21,7 +21,7 @@ class Chunks:
         self._ends = np.cumsum([batch.num_rows for batch in self._batches])
 
     def take(self, rows: RowNumbers) -> Table:
-        """Return a copy of rows by their numbers."""
+        """Return a copy of rows by number."""
         if len(self._batches) < 2:
             return taken(self.table, rows)
         if not len(rows):

@@ -1,4 +1,4 @@
-"""Interleaving: the rows of several tables in turn, of which numbers are copied just once."""
+"""Interleaving of the rows of several tables; numbers are copied only once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def interleaved(tables: Sequence[Table]) -> Table:
     """Return the first row of each table, then the second of each, and so on.
 
     Args:
-        tables: The first ones may have a row more than the others.
+        tables: The tables; the first ones may have one row more than the others.
     """
     if len(tables) == 1:
         return tables[0]
@@ -29,7 +29,7 @@ def interleaved(tables: Sequence[Table]) -> Table:
 
 
 def _is_plain(parts: Sequence[pa.ChunkedArray]) -> bool:
-    """Return whether the parts of a column are nothing but numbers in a row."""
+    """Return whether all parts of a column are numbers without nulls."""
     return is_number(parts[0].type) and not any(part.null_count for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX, made of batches of NumPy arrays: one over the devices of all processes."""
+"""JAX arrays from batches of NumPy arrays, distributed over the devices of all processes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dray.errors import ConfigError
 
 @dataclass(frozen=True)
 class ToJax:
-    """A function from batches of all processes to arrays of JAX that hold the rows of all.
+    """A function from the batches of all processes to JAX arrays with the rows of all.
 
-    Rows lie on the devices of the process that has read them, divided evenly.
+    The rows of a process are divided evenly among its own devices.
 
     Attributes:
-        dtypes: The type of all arrays, or column -> type; None as NumPy has it.
-        collate_fn: Makes an array, or a dict of them, of the batch before.
-        rows: Rows that each batch of a process is filled up to; None leaves a last one short.
-        paddings: Value that fills it, or column -> value (0 for a column that is not there).
+        dtypes: The type of all arrays, or a dict of column -> type; None keeps NumPy's types.
+        collate_fn: A function from a batch to an array, or to a dict of arrays.
+        rows: The number of rows to which each batch of a process is filled up; None fills none.
+        paddings: The value for filling up, or a dict of column -> value (0 for missing columns).
     """
 
     dtypes: Any
@@ -33,10 +33,10 @@ class ToJax:
     paddings: Any
 
     def __call__(self, batch: Batch) -> Any:
-        """Return a batch's arrays: a dict by column, or what `collate_fn` makes.
+        """Return the arrays of a batch: a dict by column, or the result of `collate_fn`.
 
         Raises:
-            ConfigError: Its rows cannot be divided among the devices.
+            ConfigError: The rows cannot be divided evenly among the devices.
         """
         made = batch if self.collate_fn is None else self.collate_fn(batch)
         if isinstance(made, Mapping):
@@ -63,7 +63,7 @@ class ToJax:
 
     @functools.cached_property
     def _sharding(self) -> Any:
-        """Return how rows are divided among the devices of all processes."""
+        """Return the distribution of rows over the devices of all processes."""
         import jax
         from jax.experimental import mesh_utils
         from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -77,7 +77,7 @@ _ADVICE = "drop_last=True leaves a last one out, and paddings=0 fills it up"
 
 
 def check_rows(rows: int, what: str, advice: str) -> None:
-    """Refuse a number of rows that this process's devices cannot share evenly."""
+    """Raise an error if this process's devices cannot share a number of rows evenly."""
     import jax
 
     devices = jax.local_device_count()
@@ -89,7 +89,7 @@ def check_rows(rows: int, what: str, advice: str) -> None:
 
 
 def check_alike(batch: Any) -> Any:
-    """Return a batch if it has as many rows as those of all other processes."""
+    """Return a batch after checking that the batches of all processes have equally many rows."""
     import jax
     from jax.experimental import multihost_utils
 
@@ -105,5 +105,5 @@ def check_alike(batch: Any) -> Any:
 
 
 def _for(given: Any, name: str, default: Any) -> Any:
-    """Return what is given for a column: of a dict its entry, else what serves all."""
+    """Return the value for a column: from a dict, or the value for all columns."""
     return given.get(name, default) if isinstance(given, Mapping) else given

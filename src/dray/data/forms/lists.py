@@ -1,4 +1,4 @@
-"""Lists in columns, and the arrays that they are in batches, and in rows if they were before."""
+"""Lists in columns; they are arrays in batches, and also in rows if the program gave arrays."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Beside the type of a column whose lists were arrays.
+# The metadata key of columns whose lists were arrays.
 _WERE_ARRAYS = b"dray.arrays"
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether values of a type are numbers that lie side by side in memory."""
+    """Return whether a type is a number type with contiguous values in memory."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of a type are lists, of any length or of one."""
+    """Return whether a type is a list type, of variable or fixed size."""
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
 
 def is_compound(kind: pa.DataType) -> bool:
-    """Return whether values of a type have parts, or are objects: Arrow compares no such ones."""
+    """Return whether a type is nested or an extension type, whose values Arrow cannot compare."""
     return isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind)
 
 
 def without_views(field: pa.Field) -> pa.Field:
-    """Return a column whose texts and bytes are no views, of which Arrow takes no rows."""
+    """Return a field without view types for strings and bytes; Arrow cannot take rows of these."""
     kind = field.type
     if pa.types.is_string_view(kind):
         kind = pa.large_string()
@@ -49,7 +49,7 @@ def without_views(field: pa.Field) -> pa.Field:
 
 
 def without_runs(table: pa.Table) -> pa.Table:
-    """Return a table without runs of equal values, of which Arrow neither orders nor writes any."""
+    """Return a table without run-end encoding, which Arrow can neither sort nor write."""
     for index, field in enumerate(table.schema):
         if pa.types.is_run_end_encoded(field.type):
             values = pc.run_end_decode(table.column(index))
@@ -58,7 +58,7 @@ def without_runs(table: pa.Table) -> pa.Table:
 
 
 def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:
-    """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
+    """Return lists as arrays; nested lists of numbers with equal lengths become matrices."""
     rows = lists.to_numpy(zero_copy_only=False)
     within = lists.type
     while is_list(within):
@@ -70,10 +70,10 @@ def as_arrays(lists: pa.Array) -> list[npt.NDArray[Any] | None]:
 
 
 def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return lists of lists as one array that may be written to.
+    """Return nested lists as one writable array.
 
     Raises:
-        ValueError: They are not equally long.
+        ValueError: The lists have different lengths.
     """
     if row.dtype != object:
         return row if row.flags.writeable else row.copy()
@@ -83,17 +83,17 @@ def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def values_in(value: object) -> Iterable[object]:
-    """Return the values of a list; what is none is the only one, and None has none."""
+    """Return the values of a list; another value is returned in a list, and None has no values."""
     if value is None:
         return ()
     return value if isinstance(value, list | np.ndarray) else [value]
 
 
 def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
-    """Return whether values are arrays that have become lists, as the first one tells.
+    """Return whether values in a list column are arrays, judging by the first one.
 
     Args:
-        kind: The type of their column.
+        kind: The type of the column.
     """
     within = kind.value_type if is_list(kind) else kind
     text = pa.types.is_string(within) or pa.types.is_large_string(within)
@@ -104,12 +104,12 @@ def were_arrays(kind: pa.DataType, values: Iterable[object]) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Return whether a value is an array or tensor of any library, and no single number."""
+    """Return whether a value is an array or tensor of any library, but not a single number."""
     return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
 def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return a table that knows of columns of lists that these were arrays."""
+    """Return a table that records which columns of lists were arrays."""
     for name in names:
         index = table.column_names.index(name)
         field = table.schema.field(index).with_metadata({_WERE_ARRAYS: b""})

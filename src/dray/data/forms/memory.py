@@ -1,4 +1,4 @@
-"""Memory of batches: what a program may write to, what it may have kept, and what is copied."""
+"""Memory of batches: writable arrays, arrays that the program may have kept, and copies."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dray.data.forms.lists import is_number
 
 
 def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
-    """Return a batch that a function has returned, and whether its memory is nobody else's.
+    """Return a batch from a function, and whether its memory belongs to the batch alone.
 
-    Arrays and frames that somebody else may still write to are copied: the function may keep one,
-    and return it again with other values. Those that only the batch refers to are not. Arrays that
-    nobody may write to, such as the function's own arguments, stay as they are, so that Arrow
-    knows their memory for such.
+    Arrays and frames that other code can still write to are copied, because the function may keep
+    one and return it again with other values. Arrays that only the batch refers to are not copied.
+    Read-only arrays, such as the function's own arguments, stay as they are, so that Arrow treats
+    their memory as read-only.
 
     Args:
-        results: The batch, to which nothing but this list may refer.
+        results: A list of the batch; nothing else may refer to the batch.
     """
     alone = _counts(results) == [_ALONE]
     batch = results[0]
@@ -38,14 +38,15 @@ def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
 
 
 def _counts(objects: Iterable[object]) -> list[int]:
-    """Return how many references there are to objects; no Python code has one meanwhile.
+    """Return the reference counts of objects without adding references from Python code.
 
-    What a function of Python adds to it depends on the interpreter: Python 3.14 lends references.
+    The count inside a Python function would depend on the interpreter: Python 3.14 borrows
+    references.
     """
     return list(map(sys.getrefcount, objects))
 
 
-_ALONE = _counts([object()])[0]  # for an object that a list or dict alone refers to
+_ALONE = _counts([object()])[0]  # the count of an object that only a list or dict refers to
 
 
 def _kept_apart(values: Value, alone: bool) -> Value:
@@ -57,7 +58,7 @@ def _kept_apart(values: Value, alone: bool) -> Value:
 
 
 def _is_fixed(array: Array) -> bool:
-    """Return whether nobody may write to an array, nor to one that it is a view of."""
+    """Return whether an array and the arrays that it is a view of are read-only."""
     seen: object = array
     while isinstance(seen, np.ndarray):
         if seen.flags.writeable:
@@ -67,7 +68,7 @@ def _is_fixed(array: Array) -> bool:
 
 
 def writable(batch: Batch) -> Batch:
-    """Return a batch whose NumPy arrays may be written to; tables of Arrow never can be."""
+    """Return a batch with writable NumPy arrays; Arrow tables are never writable."""
     if isinstance(batch, dict):
         return {name: _writable(array) for name, array in batch.items()}
     return batch if isinstance(batch, pa.Table) else batch.copy()
@@ -78,14 +79,14 @@ def _writable(array: Array) -> Array:
 
 
 def own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
-    """Return a column as an array that may be written to, a copy unless its block is `own`."""
-    put_together = column.num_chunks > 1  # which makes a copy
+    """Return a column as a writable array, copied unless its block is `own`."""
+    put_together = column.num_chunks > 1  # joining chunks makes a copy
     array = one_chunk(column)
     return _as_it_lies(array) if own or put_together else _writable(column_to_numpy(array))
 
 
 def _as_it_lies(array: pa.Array) -> Array:
-    """Return an array as one of NumPy that may be written to, without a copy of numbers."""
+    """Return an Arrow array as a writable NumPy array, without copying numbers."""
     kind = array.type
     if array.null_count:
         return _writable(column_to_numpy(array))

@@ -1,4 +1,4 @@
-"""Columns of values that Arrow has no type for: each is pickled."""
+"""Columns of values that Arrow has no type for; each value is pickled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dray.errors import ConfigError, describe
 
 
 class PickledType(pa.ExtensionType):  # type: ignore[misc]
-    """The type of columns whose values Arrow has no type for: each is pickled.
+    """The type of columns with pickled values.
 
-    It is not registered with Arrow, which would see it in files of strangers, and run their code.
+    It is not registered with Arrow; otherwise Arrow would find it in files of unknown origin, and
+    loading them would run their code.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class PickledType(pa.ExtensionType):  # type: ignore[misc]
 
 
 def with_pickles(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table that Arrow has read, with columns that are pickled as the schema says."""
+    """Return a table from Arrow, with the pickled columns of the schema."""
     for field in schema:
         if isinstance(field.type, PickledType):
             index = table.column_names.index(field.name)
@@ -44,14 +45,14 @@ def with_pickles(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def as_pickled(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of pickles as one of their values; they must come from whom you trust."""
+    """Return a column of pickles with the type of their values; the pickles must be trusted."""
     kind = PickledType()
     storage = [getattr(chunk, "storage", chunk).cast(kind.storage_type) for chunk in column.chunks]
     return pa.chunked_array([pa.ExtensionArray.from_storage(kind, each) for each in storage], kind)
 
 
 def pickled(values: Iterable[object]) -> pa.ExtensionArray:
-    """Return values of any type as an Arrow array; None stays what it is to them."""
+    """Return values of any type as an Arrow array; None becomes null."""
     try:
         storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -62,5 +63,5 @@ def pickled(values: Iterable[object]) -> pa.ExtensionArray:
 
 
 def unpickled(storage: pa.Array) -> list[object]:
-    """Return the values of pickles, which must come from whom you trust."""
+    """Return the values of pickles, which must come from a trusted source."""
     return [None if each is None else pickle.loads(each) for each in storage.to_pylist()]

@@ -1,4 +1,4 @@
-"""Columns of tensors in files, as Ray Data has them: lists, with their shape beside the type."""
+"""Tensor columns in files in Ray Data's format: lists, with the shape in the metadata."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _PICKLES = ("dray.pickled", "ray.data.arrow_pickled_object")
 
 
 def with_tensors(schema: pa.Schema, *, pickles: bool = False) -> pa.Schema:
-    """Return the schema of a file, with tensors in place of Ray's lists.
+    """Return the schema of a file with tensor types for Ray's lists.
 
     Args:
-        pickles: Whether columns of pickles become their values.
+        pickles: Whether to load the values of pickled columns.
     """
     return pa.schema([_with_tensor(field, pickles=pickles) for field in schema])
 
 
 def pickled_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns of a file that are, or have in them, pickles, which may run any code."""
+    """Return the columns of a file that contain pickles, which may run any code."""
     return [field.name for field in schema if _has_pickles(field)]
 
 
@@ -51,8 +51,8 @@ def _has_pickles(field: pa.Field) -> bool:
 
 
 def _extension(field: pa.Field) -> str:
-    """Return the name of a field's extension of Arrow's types; "" if it has none."""
-    if isinstance(field.type, pa.BaseExtensionType):  # such as Ray's, if it is imported here
+    """Return the name of a field's Arrow extension type; "" if it has none."""
+    if isinstance(field.type, pa.BaseExtensionType):  # for example Ray's types, if Ray is imported
         return str(field.type.extension_name)
     name: bytes = (field.metadata or {}).get(_EXTENSION, b"")
     return name.decode(errors="replace")
@@ -79,18 +79,18 @@ def _with_tensor(field: pa.Field, *, pickles: bool = False) -> pa.Field:
 def _shape(text: bytes) -> list[int]:
     try:
         shape = json.loads(text)
-    except (ValueError, RecursionError):  # Ray has pickled it
+    except (ValueError, RecursionError):  # Ray has pickled the shape
         return []
     return shape if isinstance(shape, list) else []
 
 
 def in_schema(table: Table, schema: pa.Schema) -> Table:
-    """Return the columns of a schema as it has them; what a table lacks is null.
+    """Return a table with the columns and types of a schema; missing columns are null.
 
-    Tensors of another shape stay as they are.
+    Tensors of another shape keep their shape.
 
     Raises:
-        pyarrow.ArrowInvalid: Values do not fit, in the column that is named.
+        pyarrow.ArrowInvalid: Values do not fit into a column, which the message names.
     """
     if table.schema.equals(schema):
         return table
@@ -99,13 +99,13 @@ def in_schema(table: Table, schema: pa.Schema) -> Table:
 
 
 def of_several_shapes(kind: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether types are of tensors that no type of one shape can hold."""
+    """Return whether two tensor types have no common type with one shape."""
     both = (kind, other)
     shapes = [getattr(each, "shape", None) for each in both]
     return shapes[0] != shapes[1] and all(isinstance(each, _TENSORS) for each in both)
 
 
-_TENSORS = (pa.FixedShapeTensorType, PickledType)  # those of several shapes are pickled
+_TENSORS = (pa.FixedShapeTensorType, PickledType)  # tensors of several shapes are pickled
 
 
 def _as_field(table: Table, field: pa.Field) -> Column:
@@ -142,7 +142,7 @@ def _is_struct(kind: pa.DataType) -> bool:
 
 
 def _of_shapes(column: pa.ChunkedArray) -> Column:
-    """Return lists that have their shapes beside them as tensors."""
+    """Return structs of a list and a shape as tensors."""
     chunks = []
     for chunk in column.chunks:
         data, shapes = getattr(chunk, "storage", chunk).flatten()
@@ -153,7 +153,7 @@ def _of_shapes(column: pa.ChunkedArray) -> Column:
 
 
 def without_pickles(table: Table) -> Table:
-    """Return a table for a file: tensors of several shapes become lists, as Ray writes them."""
+    """Return a table for a file; tensors of several shapes become lists, as Ray writes them."""
     for index, field in enumerate(table.schema):
         if not isinstance(field.type, PickledType):
             continue
@@ -172,11 +172,11 @@ def without_pickles(table: Table) -> Table:
 
 
 def _type_of_all(values: Sequence[Value]) -> np.dtype[Any] | None:
-    """Return the type that holds the numbers of all arrays as they are; None if there is none."""
+    """Return a type that holds the numbers of all arrays exactly; None if there is none."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "iufb" for value in values):
         return None
     dtype = np.result_type(*{value.dtype for value in values})
-    known = dtype.itemsize <= 8  # to Arrow
+    known = dtype.itemsize <= 8  # Arrow has no larger numbers
     return dtype if known and all(_is_same(value, dtype) for value in values) else None
 
 

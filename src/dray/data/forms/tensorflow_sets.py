@@ -1,4 +1,4 @@
-"""Tensors and datasets of TensorFlow from batches."""
+"""TensorFlow tensors and datasets from batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dray.data.forms.tensors import stacked
 
 
 def to_tf_tensors(batch: Batch, dtypes: Any) -> dict[str, Any]:
-    """Return a dict of NumPy arrays as tensors of TensorFlow.
+    """Return a dict of NumPy arrays as TensorFlow tensors.
 
     Args:
-        dtypes: The type of all, or column -> type.
+        dtypes: The type of all tensors, or a dict of column -> type.
     """
     import tensorflow as tf
 
@@ -28,10 +28,10 @@ def to_tf_tensors(batch: Batch, dtypes: Any) -> dict[str, Any]:
 
 
 def columns_of(batch: Batch, wanted: tuple[str | list[str], ...]) -> tuple[Any, ...]:
-    """Return columns of a batch: for a name an array, for names a dict.
+    """Return columns of a batch: an array for one name, a dict for several names.
 
     Raises:
-        ConfigError: There is no such column.
+        ConfigError: A column is missing.
     """
     check_column(batch, (name for names in wanted for name in _names(names)))
     return tuple(
@@ -45,12 +45,12 @@ def columns_of(batch: Batch, wanted: tuple[str | list[str], ...]) -> tuple[Any, 
 def as_tf_dataset(
     batches: Callable[[], Iterator[Any]], example: tuple[Any, ...], specs: tuple[Any, ...]
 ) -> Any:
-    """Return a `tf.data.Dataset` of batches, which workers do not divide once more.
+    """Return a `tf.data.Dataset` of batches that TensorFlow does not divide among workers again.
 
     Args:
-        batches: Yields them, each time anew.
+        batches: An iterable of batches that can be iterated repeatedly.
         example: A batch of any size.
-        specs: The `tf.TypeSpec` of each part of it, or more of them; None is as the example has it.
+        specs: The `tf.TypeSpec` of each part of a batch; None derives it from the example.
     """
     import tensorflow as tf
 
@@ -76,7 +76,7 @@ def _names(names: str | list[str]) -> list[str]:
 
 
 def _dense(name: str, array: Array) -> Array:
-    """Return an array of numbers; of arrays or texts one that TensorFlow takes."""
+    """Return an array of numbers; arrays in a column are stacked, and strings are converted."""
     if array.dtype == object and len(array) and not isinstance(array[0], str | bytes):
         return stacked(name, array)
     return array.astype(np.bytes_) if array.dtype.kind == "U" else array

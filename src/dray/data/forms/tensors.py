@@ -1,4 +1,4 @@
-"""Tensors of torch from batches: their types, and their way to a device."""
+"""Torch tensors from batches: their types, and their transfer to a device."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def to_tensors(batch: Arrays, dtypes: Dtypes) -> Tensors:
     """Return a dict of NumPy arrays as tensors.
 
     Args:
-        dtypes: The type of all, or column -> type.
+        dtypes: The type of all tensors, or a dict of column -> type.
 
     Raises:
-        ConfigError: A column cannot be a tensor, such as one of strings.
+        ConfigError: A column cannot be a tensor, for example a column of strings.
     """
     kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
     return {name: _tensor(name, array, kinds.get(name)) for name, array in batch.items()}
 
 
 def tensor_batches(run: Run, dtypes: Dtypes) -> Iterator[Tensors]:
-    """Yield batches of tensors, which are views of tensors of all rows where these are alike.
+    """Yield batches of tensors, as views of tensors of all rows if the rows are alike.
 
     Args:
-        dtypes: The type of all, or column -> type.
+        dtypes: The type of all tensors, or a dict of column -> type.
 
     Raises:
-        ConfigError: A column cannot be a tensor, such as one of strings.
+        ConfigError: A column cannot be a tensor, for example a column of strings.
     """
     columns = run.columns()
     if any(array.dtype == object for array in columns.values()):
@@ -67,7 +67,7 @@ def _tensor(name: str, array: Array, dtype: torch.dtype | None) -> torch.Tensor:
 
 
 def stacked(name: str, array: Array) -> Array:
-    """Return arrays of one shape as one array; a column without any value is NaN, as in Ray."""
+    """Return arrays of one shape as one array; as in Ray, a column of nulls becomes NaN."""
     if all(value is None for value in array):
         return np.full(len(array), np.nan, np.float32)
     try:
@@ -88,18 +88,18 @@ def stacked(name: str, array: Array) -> Array:
 
 
 class Placement:
-    """Puts tensors on a device, wherever they are in a batch.
+    """A function that moves all tensors of a batch to a device.
 
     Args:
-        device: None leaves them on the CPU.
-        pin: Whether they go through pinned memory.
+        device: The device; None keeps tensors on the CPU.
+        pin: Whether to copy tensors to pinned memory first.
     """
 
     def __init__(self, device: torch.device | str | None, *, pin: bool = False) -> None:
         self._device, self._pin = device, pin
 
     def prepared(self, batch: Value) -> Value:
-        """Return a batch as it is made ahead, in a thread: on the CPU, pinned if asked."""
+        """Return a batch for the read-ahead thread: on the CPU, in pinned memory if `pin`."""
         return _each_tensor(batch, lambda tensor: tensor.pin_memory()) if self._pin else batch
 
     def moved(self, batch: Value) -> Value:

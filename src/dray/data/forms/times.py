@@ -1,4 +1,4 @@
-"""Dates and times among values, of which Arrow by itself would leave something out."""
+"""Dates and times in values; Arrow's own conversion would lose parts of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dray.data.forms.lists import is_list
 
 
 def holds_dates(kind: pa.DataType) -> bool:
-    """Return whether values of a type are dates, or have dates among their parts."""
+    """Return whether a type is a date or contains dates."""
     if is_list(kind):
         return holds_dates(kind.value_type)
     if pa.types.is_struct(kind):
@@ -22,7 +22,7 @@ def holds_dates(kind: pa.DataType) -> bool:
 
 
 def has_time(value: object) -> bool:
-    """Return whether a value, or a part of it, has a time of day, which Arrow's dates leave out."""
+    """Return whether a value or a part of it has a time of day, which Arrow's dates drop."""
     if isinstance(value, Mapping):
         return any(map(has_time, value.values()))
     if isinstance(value, list | tuple | np.ndarray):
@@ -31,7 +31,7 @@ def has_time(value: object) -> bool:
 
 
 def type_in_ns(values: Sequence[Any]) -> pa.DataType | None:
-    """Return the type of times of pandas, of whose nanoseconds Arrow would keep none by itself."""
+    """Return a type in nanoseconds for pandas times, as Arrow would drop the nanoseconds."""
     first: Any = next((value for value in values if value is not None), None)
     if hasattr(first, "nanosecond"):
         return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))

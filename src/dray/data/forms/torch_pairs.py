@@ -1,4 +1,4 @@
-"""Pairs of features and labels as tensors of PyTorch, as `to_torch` gives them."""
+"""Pairs of features and labels as torch tensors, for `to_torch`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ FeatureColumns: TypeAlias = (
 
 @dataclass(frozen=True)
 class Pairs:
-    """Makes of a batch its features and its label.
+    """A function from a batch to its features and its label.
 
     Attributes:
-        label: The label's column, if there is one.
-        features: Columns of one tensor, or of several in a list or dict; None is all others.
-        feature_dtypes: Type of the features, or of each tensor of them.
-        label_as_column: Whether a label of one number a row has the shape (rows, 1).
-        features_as_columns: Whether features that are one number a row have.
+        label: The column of the label, if any.
+        features: The columns of one tensor, or of several in a list or dict; None selects all
+            others.
+        feature_dtypes: The type of the features, or the type of each of several tensors.
+        label_as_column: Whether a label with one number per row has the shape (rows, 1).
+        features_as_columns: Whether features with one number per row have that shape.
     """
 
     label: str | None
@@ -39,10 +40,10 @@ class Pairs:
     features_as_columns: bool
 
     def __call__(self, batch: Arrays) -> tuple[object, torch.Tensor | None]:
-        """Return the two.
+        """Return the features and the label.
 
         Raises:
-            ConfigError: There is no such column, or one cannot be a tensor.
+            ConfigError: A column is missing, or cannot be a tensor.
         """
         label = None
         if self.label is not None:
@@ -78,11 +79,11 @@ def _joined(
 
 
 def as_iterable_dataset(batches: Iterable[object]) -> IterableDataset:
-    """Return a torch IterableDataset of batches, which are its attribute of that name."""
+    """Return a torch IterableDataset of batches, which it stores as its attribute `batches`."""
     from torch.utils.data import IterableDataset
 
     class Batches(IterableDataset):  # type: ignore[misc]
-        """A dataset whose items are batches already."""
+        """A dataset whose items are batches."""
 
         def __init__(self) -> None:
             self.batches = batches

@@ -1,1 +1,1 @@
-"""The numbers of rows: the order of an epoch, a position in it, and reading by numbers."""
+"""Row numbers: the order of an epoch, the position in it, and reading rows by number."""

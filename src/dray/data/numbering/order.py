@@ -1,8 +1,8 @@
-"""The order of an epoch, shuffled or not: from numbers to rows, the same for any number of workers.
+"""The order of an epoch, shuffled or not, which maps numbers to rows for any number of workers.
 
-Rows that can be read one by one keep their own order, or are in a random one. Files are cut into
-lanes, which are ranges of rows of equal length, and an epoch takes a row of each lane in turn. A
-rank whose share is every W-th row then reads a few lanes from end to end, and no rank reads the
+If rows can be read one by one, they are in their own order or in a random one. Files are divided
+into lanes, which are ranges of rows of equal length, and an epoch takes a row of each lane in turn.
+A rank whose share is every W-th row then reads a few lanes from end to end, and no rank reads the
 rows of another rank.
 """
 
@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-# Numbers of an epoch, of rows, or of lanes; and bits that are mixed.
+# Numbers of an epoch, of rows, or of lanes; and 64-bit values for hashing.
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Bits: TypeAlias = npt.NDArray[np.uint64]
 
@@ -27,11 +27,12 @@ class Order:
     """The order of one epoch.
 
     Attributes:
-        lanes: The number of ranges that they are cut into.
-        shuffled: Whether all rows are in a random order, which takes a single lane.
-        window: Number of rows that follow each other, in a random order; below 2 none are.
-        seed: Decides random orders, together with the epoch.
-        epoch: The iteration, from 0.
+        lanes: The number of lanes into which the rows are divided.
+        shuffled: Whether all rows are in a random order; there must be a single lane then.
+        window: Number of consecutive rows that are shuffled among themselves; no shuffle if below
+            2.
+        seed: The seed of random orders; the epoch changes them too.
+        epoch: The number of the epoch, from 0.
     """
 
     rows: int
@@ -42,13 +43,13 @@ class Order:
     epoch: int = 0
 
     def lane_of(self, numbers: Numbers) -> Numbers:
-        """Return the lanes of numbers of the epoch."""
+        """Return the lane of each number of the epoch."""
         return numbers % self.lanes
 
     def period(self, numbers: Numbers) -> int | None:
-        """Return after how many of some numbers the lane of the first comes again.
+        """Return the number of entries after which the lanes of equally spaced numbers repeat.
 
-        None stands for numbers that are not equally far from each other.
+        Return None if the numbers are not equally spaced.
         """
         if len(numbers) < 2:
             return len(numbers)
@@ -58,11 +59,11 @@ class Order:
         return min(len(numbers), self.lanes // math.gcd(self.lanes, step))
 
     def start(self, lane: int) -> int:
-        """Return the first row of a lane."""
+        """Return the number of the first row of a lane."""
         return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
 
     def row_in_lane(self, lane: int, numbers: Numbers) -> Numbers:
-        """Return which row of the lane each of its numbers is, counted from the lane's first."""
+        """Return the row of each number, counted from the first row of the lane."""
         places = numbers // self.lanes
         if self.shuffled:
             return _permuted(places, np.full(len(places), self.rows), self._key(0, 0))
@@ -76,7 +77,7 @@ class Order:
 
     @property
     def lane_window(self) -> int:
-        """Number of rows of a lane, that follow each other, in a random order."""
+        """Number of consecutive rows of a lane that are shuffled among themselves."""
         return -(-self.window // self.lanes)
 
     def _key(self, lane: int, windows: Numbers | int) -> Bits:
@@ -93,15 +94,16 @@ def _mix(values: Bits) -> Bits:
 
 
 def _permuted(places: Numbers, sizes: Numbers, keys: Bits) -> Numbers:
-    """Return where each place goes in a random order of the numbers below its size.
+    """Return the new place of each place in a random order of the numbers below its size.
 
-    A Feistel network over the next power of four of each size, walked until a number below it
-    comes, so that no order needs to be held in memory, nor depends on what else is asked for.
+    The order is a Feistel network over the next power of four of each size, repeated until the
+    result is below the size. It therefore needs no memory, and each result is independent of the
+    others.
 
     Args:
-        places: Numbers from 0.
-        sizes: The size of each one's order.
-        keys: The key of the order: one for all, or one each.
+        places: Places, from 0.
+        sizes: The size of the order for each place.
+        keys: The key of the order: one for all places, or one for each.
     """
     values, most = np.asarray(places, np.uint64), np.asarray(sizes, np.uint64)
     keys = np.broadcast_to(keys, values.shape)

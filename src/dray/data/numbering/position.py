@@ -1,9 +1,8 @@
-"""The position in an epoch: the rows of a global order that are seen, and each rank's next rows.
+"""The position in an epoch: the seen rows of a global order, and the next rows of each rank.
 
-An epoch is the numbers 0 to N - 1, which an order maps to rows. Of the numbers that are not seen
-yet, in order, rank r of W takes number r, r + W, r + 2W and so on. So the rows that all ranks
-together take are the same for any W, and a count for each rank determines exactly the rows that
-have been seen.
+An epoch is the numbers 0 to N - 1, which an order maps to rows. Of the unseen numbers, in order,
+rank r of W takes number r, r + W, r + 2W and so on. All ranks together therefore take the same rows
+for any W, and a count for each rank determines exactly which rows have been seen.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ from dray.data.numbering.order import Numbers
 
 @dataclass(frozen=True)
 class Seen:
-    """The numbers of an epoch that are seen: all below a first one, and some beyond.
+    """The seen numbers of an epoch: all below a first unseen one, and some beyond it.
 
     Attributes:
-        below: All numbers below are seen; this one is not.
-        beyond: The others that are, in order.
+        below: The first unseen number; all numbers below it are seen.
+        beyond: The seen numbers beyond it, in order.
     """
 
     below: int = 0
     beyond: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
 
     def count(self) -> int:
-        """Return how many are seen."""
+        """Return the number of seen numbers."""
         return self.below + len(self.beyond)
 
     def number(self, places: Numbers) -> Numbers:
-        """Return the numbers at places among those that are not seen, counted from 0."""
+        """Return the unseen numbers at these places among all unseen ones, counted from 0."""
         if not len(self.beyond):
             return places + self.below
         unseen_before = self.beyond - np.arange(len(self.beyond)) - self.below
         return places + self.below + np.searchsorted(unseen_before, places, side="right")
 
     def unseen(self, numbers: Numbers) -> Numbers:
-        """Return those of some numbers that are not seen."""
+        """Return the numbers of an array that are unseen."""
         return numbers[(numbers >= self.below) & ~np.isin(numbers, self.beyond)]
 
     def after(self, taken: Sequence[int]) -> Seen:
-        """Return what is seen once each rank has taken so many."""
+        """Return the seen numbers after each rank has taken this many rows."""
         ranks, least = len(taken), min(taken)
         places = [
             np.arange(rank + ranks * least, rank + ranks * count, ranks)
@@ -58,19 +57,19 @@ class Seen:
         return Seen(below + run, beyond[run:])
 
     def to_json(self) -> dict[str, object]:
-        """Return this as JSON can hold it: numbers beyond as [first, last, step]."""
+        """Return the seen numbers for JSON; those beyond are ranges [first, last, step]."""
         return {"below": self.below, "beyond": _runs(self.beyond.tolist())}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Seen:
-        """Return what `to_json` has made."""
+        """Return the seen numbers from the value of `to_json`."""
         runs = [np.arange(first, last + 1, step) for first, last, step in data["beyond"]]
         beyond = np.sort(np.concatenate(runs)) if runs else np.empty(0, np.int64)
         return cls(int(data["below"]), beyond.astype(np.int64))
 
 
 def _runs(numbers: list[int]) -> list[list[int]]:
-    """Return numbers in order as [first, last, step], each run as long as it can be."""
+    """Return sorted numbers as ranges [first, last, step], each as long as possible."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs:
@@ -84,13 +83,13 @@ def _runs(numbers: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Position:
-    """The place of one rank in its iterations over a dataset.
+    """The position of one rank in its iterations over a dataset.
 
     Attributes:
         epoch: The number of the iteration, from 0.
-        taken: Rows that the rank has been given in it.
-        seen: The part of the epoch that was seen when its workers started.
-        rows: The number of rows of the dataset; None if it is not known.
+        taken: The number of rows that the rank has received in this epoch.
+        seen: The part of the epoch that was seen when the rank's workers started.
+        rows: The number of rows of the dataset; None if unknown.
     """
 
     epoch: int = 0
@@ -99,7 +98,7 @@ class Position:
     rows: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return this as JSON can hold it."""
+        """Return the position for JSON."""
         return {
             "epoch": self.epoch,
             "taken": self.taken,
@@ -109,24 +108,24 @@ class Position:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Position:
-        """Return what `to_json` has made."""
+        """Return the position from the value of `to_json`."""
         seen = Seen.from_json(data["seen"])
         return cls(int(data["epoch"]), int(data["taken"]), seen, data["rows"])
 
 
 class Bookmark:
-    """The place of one rank, as it moves through its iterations.
+    """The position of one rank, which moves with its iterations.
 
     Args:
-        positions: The place of each rank when they stopped, however many there were; none is the
-            beginning.
-        rows: The number of rows; None if it is not known.
+        positions: The position of each rank at the checkpoint, for any number of ranks; empty at
+            the beginning.
+        rows: The number of rows; None if unknown.
 
     Attributes:
-        begun: Whether an epoch has begun, and is not over.
-        resumes: Whether there were positions.
-        late: Whether the program is given rows only when the next ones are taken, since what it
-            reads through is ahead of it.
+        begun: Whether an epoch has begun and not ended.
+        resumes: Whether `positions` is not empty.
+        late: Whether to count rows only when the next ones are taken, because the reader is one
+            step ahead of the program.
     """
 
     def __init__(self, positions: Sequence[Position], rows: int | None) -> None:
@@ -138,25 +137,25 @@ class Bookmark:
         self._held = 0
 
     def begin(self) -> Position:
-        """Begin an epoch, or go on with the one that was interrupted; return where."""
-        if self.begun:  # an earlier iteration was left before its end
+        """Begin an epoch, or continue the interrupted one; return the position."""
+        if self.begun:  # the program left an earlier iteration before its end
             self.end()
         self.begun = True
         return self.position
 
     def take(self, rows: int) -> None:
-        """Take note that rows were taken, so that the program is given them, or those before."""
+        """Count rows that were taken, or the previous ones if the bookmark is `late`."""
         if self.late:
             rows, self._held = self._held, rows
         last = self.position
         self.position = Position(last.epoch, last.taken + rows, last.seen, self.rows)
 
     def end(self) -> None:
-        """Take note that the epoch is over."""
+        """Move to the next epoch."""
         self._turn_to(self.position.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; the one that was interrupted goes on."""
+        """Set the next epoch; if it is the interrupted one, it continues."""
         if self.begun or epoch != self.position.epoch:
             self._turn_to(epoch)
 
@@ -166,31 +165,31 @@ class Bookmark:
 
 
 def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:
-    """Return how many of the rows that are left a rank gets.
+    """Return the number of rows that a rank gets of the remaining rows.
 
     Args:
-        equal: Whether all get the same, so that fewer than `ranks` are left over.
+        equal: Whether all ranks get equally many; fewer than `ranks` rows are then left over.
     """
     return left // ranks if equal else len(range(rank, left, ranks))
 
 
 def batch_sizes(rows: int, size: int, *, drop_last: bool) -> list[int]:
-    """Return the sizes of the batches of some rows."""
+    """Return the sizes of the batches of `rows` rows."""
     whole, rest = divmod(rows, size)
     return [size] * whole + [rest] * (rest > 0 and not drop_last)
 
 
 def resumed(positions: Sequence[Position]) -> Position:
-    """Return from where ranks go on, however many, given where each was.
+    """Return the position from which any number of ranks continue, given the position of each rank.
 
-    A rank that had begun a later epoch than others has taken its share of theirs; what it has seen
-    of the later one is forgotten.
+    If a rank had begun a later epoch than others, it has taken its whole share of their epoch. The
+    rows that it has seen in the later epoch are forgotten, so they are repeated.
     """
     epoch = min(position.epoch for position in positions)
     behind = next(position for position in positions if position.epoch == epoch)
     seen, rows = behind.seen, behind.rows
     ranks = len(positions)
-    if rows is None:  # of a stream: all have been at its end, or nearly
+    if rows is None:  # a stream: every rank was at or near its end
         most = max(position.taken for position in positions if position.epoch == epoch)
         whole = [most] * ranks
     else:

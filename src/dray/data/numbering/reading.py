@@ -1,4 +1,4 @@
-"""The reader of one rank's share: the rows of its numbers of an epoch, in order."""
+"""The reader of one rank's share: rows by their numbers in an epoch, in order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dray.data.sources.base import Source
 
 
 def read_numbers(source: Source, order: Order, chunks: Iterator[Numbers]) -> Iterator[Block]:
-    """Yield the rows of numbers of an epoch.
+    """Yield the rows for numbers of an epoch.
 
     Args:
-        source: It has as many rows as the order.
-        order: The order, which says what row a number is.
-        chunks: The numbers, rising, a block at a time.
+        source: The source, with the same number of rows as the order.
+        order: The order, which maps numbers to rows.
+        chunks: Ascending numbers, a block at a time.
     """
     if source.indexed and order.lanes == 1:
         for numbers in chunks:
@@ -64,7 +64,7 @@ def _origin(blocks: Sequence[Block]) -> str:
 
 
 class Lane:
-    """A range of rows that is read from its first to its last, with a few held back."""
+    """A range of rows that is read from beginning to end; it holds a few rows back."""
 
     def __init__(self, source: Source, order: Order, lane: int) -> None:
         self._source, self._order, self._lane = source, order, lane
@@ -72,10 +72,10 @@ class Lane:
         self._window = max(1, order.lane_window)
         self._blocks: Iterator[Block] | None = None
         self._held: list[Block] = []
-        self._low = self._high = 0  # rows of the lane that are held: from, to before
+        self._low = self._high = 0  # the range of the lane's rows in memory
 
     def take(self, numbers: Numbers) -> Block:
-        """Return the rows of numbers of the lane; those of earlier windows are given up."""
+        """Return the rows for numbers of the lane; rows of earlier windows are dropped."""
         first, last = (int(number) // self._order.lanes for number in (numbers[0], numbers[-1]))
         if self._window == 1 and last - first == len(numbers) - 1:
             self._hold(first, last + 1)
@@ -87,7 +87,7 @@ class Lane:
         return Block(taken(held.table, rows - self._low), held.origin, own=True)
 
     def _hold(self, low: int, high: int) -> None:
-        """Have the rows of a range in memory, and none before them."""
+        """Read the rows of a range into memory, and drop the rows before it."""
         if self._blocks is None:
             self._blocks = self._source.open(self._start + low, self._stop)
             self._low = self._high = low

@@ -1,1 +1,1 @@
-"""Operations in worker actors: pools of them, and the options that ask for one."""
+"""Operations in worker actors: the pools, and the options that request one."""

@@ -1,4 +1,4 @@
-"""Advice to use workers: given once to whom a slow function keeps waiting while cores are idle."""
+"""Advice to use workers, given once if a slow function delays the reader while cores are idle."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dray.data.operations import Operation, UserFunction
 
 _logger = logging.getLogger(__name__)
 
-# Seconds of a function's own before it is called slow: long beside the start of any pool.
+# A function is slow after this many seconds; starting a pool takes much less.
 SLOW_S = 20.0
 
 
 def advised(
     operation: Operation, function: UserFunction, blocks: Iterable[Block]
 ) -> Iterator[Block]:
-    """Yield what an operation makes of blocks; tell if its function is what the reader waits for.
+    """Yield the results of an operation, and give advice if the reader mostly waits for it.
 
     Args:
-        function: The function of the user that it calls in this process.
+        function: The user's function that the operation calls in this process.
     """
     began = time.monotonic()
-    elsewhere = 0.0  # seconds in which the blocks were made, or the results used
+    elsewhere = 0.0  # time for producing the blocks and for using the results
 
     def given() -> Iterator[Block]:
         nonlocal elsewhere

@@ -1,4 +1,4 @@
-"""Operations in workers: users' functions that run in so many actors."""
+"""Operations in workers: users' functions that run in a given number of actors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OPTIONS = ("concurrency", "compute", "udf_modifying_row_count", "max_calls", *_O
 @checked_arguments("ActorPoolStrategy")
 @dataclass(frozen=True)
 class ActorPoolStrategy:
-    """A number of workers, as Ray Data has it: `compute=ActorPoolStrategy(size=4)`.
+    """A number of workers, as in Ray Data: `compute=ActorPoolStrategy(size=4)`.
 
     Args:
-        size: The number.
-        min_size: The least, if there is no number; the work begins with so many.
-        max_size: The most, which there are if resources are free.
+        size: The number of workers.
+        min_size: The minimum, if `size` is not given; the work begins with this number.
+        max_size: The maximum, which is used if resources are free.
         initial_size: Ignored; for compatibility with Ray.
         max_tasks_in_flight_per_actor: Ignored; for compatibility with Ray.
 
@@ -52,20 +52,20 @@ class ActorPoolStrategy:
 
 @dataclass(frozen=True)
 class TaskPoolStrategy:
-    """A number of workers, as Ray Data has it: `compute=TaskPoolStrategy(size=4)`.
+    """A number of workers, as in Ray Data: `compute=TaskPoolStrategy(size=4)`.
 
     Args:
-        size: The number; None leaves the work to the process that reads.
+        size: The number of workers; None runs the work in the process that reads.
     """
 
     size: int | None = None
 
 
 def check_options(method: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Refuse options of workers that there are none of.
+    """Raise an error for unknown options of workers.
 
     Raises:
-        AbsentArgumentError: One is unknown.
+        AbsentArgumentError: An option is unknown.
     """
     unknown = {name: value for name, value in options.items() if name not in OPTIONS}
     if unknown:
@@ -75,14 +75,14 @@ def check_options(method: Callable[..., object], options: Mapping[str, object]) 
 def in_workers(
     method: Callable[..., object], operation: FunctionOperation, options: Mapping[str, object]
 ) -> Operation:
-    """Return an operation that runs in workers, if that is asked for.
+    """Return the operation, or one that runs it in workers if the options request this.
 
     Args:
-        options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`. What is
-            async runs in one worker if nothing is asked for.
+        options: `concurrency`, `compute`, and the resources of each worker, such as `num_gpus`. By
+            default, an async function runs in one worker.
 
     Raises:
-        ConfigError: One is malformed or unknown.
+        ConfigError: An option is invalid or unknown.
     """
     check_options(method, options)
     numbers = _numbers(options)
@@ -95,19 +95,19 @@ def in_workers(
 
 
 def _is_async(function: Callable[..., object]) -> bool:
-    """Return whether a function, or what instances of a class do if they are called, is async."""
+    """Return whether a function, or the `__call__` of a class, is async."""
     kind = function if inspect.isclass(function) else type(function)
     calls = (function, kind.__call__)
     return any(inspect.iscoroutinefunction(c) or inspect.isasyncgenfunction(c) for c in calls)
 
 
 def _given(*numbers: int | None) -> int:
-    """Return the first number that is given."""
+    """Return the first number that is not None."""
     return next(number for number in numbers if number is not None)
 
 
 def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return the least and the most workers, if there are to be any."""
+    """Return the minimum and maximum of workers; None if no workers are requested."""
     compute, asked = options.get("compute"), options.get("concurrency")
     if isinstance(compute, TaskPoolStrategy):
         asked = compute.size
@@ -118,7 +118,7 @@ def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
         raise ConfigError(f"compute= takes ActorPoolStrategy(size=4) or the like, not {compute!r}")
     if asked is None:
         return None
-    # Of Ray's three numbers, the last one is how many to begin with.
+    # If there are three numbers, as in Ray, the last one is the initial number; it is ignored.
     numbers = [plain(n) for n in (asked[:2] if isinstance(asked, tuple) and asked else (asked,))]
     least, most = numbers[0], numbers[-1]
     if not is_whole(least, 1) or not is_whole(most, least):
@@ -130,11 +130,11 @@ def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class InWorkers(Operation):
-    """Another operation, done block by block in actors; blocks keep their order.
+    """Another operation that runs block by block in actors; blocks keep their order.
 
     Attributes:
-        least: The number of actors to begin with, or fewer if resources are free for fewer.
-        takes: Resources of each; none unless they are asked for, since a training may have all.
+        least: The initial number of actors, or fewer if resources are free only for fewer.
+        takes: The resources of each actor; none unless requested, because a training may hold all.
     """
 
     operation: FunctionOperation
@@ -148,19 +148,19 @@ class InWorkers(Operation):
         return f"{self.operation}, in {workers} actors"
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield what becomes of blocks."""
+        """Yield the results for blocks, in order."""
         operation, options = self.operation, dict(self.takes)
         if isinstance(operation, MapBatches) and operation.batch_size is not None:
             blocks = rebatched(blocks, itertools.repeat(operation.batch_size))
             operation = dataclasses.replace(operation, batch_size=None)
-        if "max_restarts" in options or "max_task_retries" in options:  # the other one as in Ray
+        if "max_restarts" in options or "max_task_retries" in options:  # set the other as Ray does
             options.setdefault("max_restarts", -1)
             options.setdefault("max_task_retries", -1 if options["max_restarts"] else 0)
         yield from Pool(operation, options, self.least, self.most).results(map(_alone, blocks))
 
 
 def _alone(block: Block) -> Block:
-    """Return a block without rows beside it: a slice is pickled with all of its table."""
+    """Return a block without other rows in its memory, because pickling a slice sends its table."""
     table = block.table
     if table.get_total_buffer_size() <= 2 * table.nbytes:
         return block

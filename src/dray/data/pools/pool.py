@@ -1,10 +1,10 @@
-"""Pools of workers: actors that do one operation, block by block, as many as there is room for.
+"""Pools of actors that run one operation, block by block, on as many actors as resources allow.
 
-Blocks go to actors that have started. A pool begins with its least number of them, or with as many
-as resources are free for, and takes more as they come free. One that has no actor, and no room for
-one, gets it from another pool of this process: from one that has several, or whose results nobody
-takes at the moment. So pools that follow each other, or that are read by turns, cannot wait for
-each other for ever.
+Blocks go to actors that have started. A pool begins with its minimum number of actors, or with as
+many as resources are free for, and adds more when resources become free. If a pool has no actor and
+there are no resources for one, another pool of this process gives up an actor: a pool that has
+several, or whose results are not being read at the moment. Pools that are read in sequence or in
+turn therefore cannot wait for each other forever.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from dray.scheduling.capacity import to_fixed
 
 _logger = logging.getLogger(__name__)
 
-# Blocks that an actor has, together with the one that it is at.
+# The maximum number of blocks that an actor has, including the one that it works on.
 _BLOCKS_OF_ONE = 2
-# Processes that may die at a block, or one after another as they start.
+# The number of processes that may die on one block, or in succession while they start.
 _DEATHS = 4
-# Seconds after which a pool with too few actors looks again for free resources, while blocks wait:
-# no engine tells of them.
+# Seconds after which a pool with too few actors checks for free resources, while blocks wait.
+# Engines do not report them.
 _LOOK_AGAIN_S = 0.5
 
-# Of what pools have and lack; reentrant, since collecting garbage may close a pool anywhere.
+# Guards the state of all pools; reentrant, as garbage collection may close a pool at any point.
 _lock = threading.RLock()
 _open: list[Pool] = []
 
@@ -54,9 +54,9 @@ class _Member:
     """An actor of a pool.
 
     Attributes:
-        actor: The only handle; None if it has been given up, and ends after its calls.
-        begun: Ready when it has started; None then.
-        load: Number of its calls that are not done.
+        actor: The only handle; None if the actor has been given up and ends after its calls.
+        begun: Becomes ready when the actor has started; then None.
+        load: The number of its unfinished calls.
     """
 
     actor: ActorHandle | None
@@ -66,12 +66,12 @@ class _Member:
 
 @dataclass(eq=False)
 class _Call:
-    """A block, and what becomes of it.
+    """A block and its result.
 
     Attributes:
-        ref: The actor's result, while it is not here.
-        outcome: Its result, or the error, once it is here.
-        deaths: Number of processes that have died at it.
+        ref: The reference to the actor's result until it arrives.
+        outcome: The result or the error after it has arrived.
+        deaths: The number of processes that have died on this block.
     """
 
     block: Block
@@ -82,43 +82,43 @@ class _Call:
 
 
 class Pool:
-    """The actors of one iteration, which ends them.
+    """The actors of one iteration; they end with it.
 
     Args:
-        options: Options of each actor. If they say how often it is made again, that is the
-            engine's affair; else a new one takes its place.
+        options: Options of each actor. If they include `max_restarts`, the engine restarts actors;
+            otherwise the pool replaces an actor that dies.
 
     Raises:
-        InfeasibleError: No node can ever hold one of them.
+        InfeasibleError: No node can ever run one of the actors.
     """
 
     def __init__(
         self, operation: FunctionOperation, options: Mapping[str, object], least: int, most: int
     ) -> None:
         self._operation = operation
-        # What the actor prints, and a message of its death, say whose function it applies.
+        # The name of the class is shown in the actor's output and in messages about its death.
         self._kind = remote(**options)(type(operation.function.name, (_Worker,), {}))
         self._made_again = "max_restarts" in options
         asked = actor_options(_Worker, options)
         here = get_runtime_context()
         in_group = here.should_capture_child_tasks_in_placement_group
-        # What a placement group has free is not told.
+        # The free resources of a placement group are not known.
         grouped = in_group or asked.placement.kind == "group"
         self._takes = {} if grouped else to_fixed(asked.resources)
-        # The ranks of a training have a pool each, and none is to begin with what all need.
+        # In a training, each rank has a pool, and none may begin with the resources that all need.
         self._least = 1 if self._takes and here.get_actor_id() is not None else least
         self._most = most
         self._runtime = session.current_runtime()
         self._members: list[_Member] = []
-        self._calls: deque[_Call] = deque()  # in the order of blocks
+        self._calls: deque[_Call] = deque()  # in the order of the blocks
         self._lacks: dict[str, int] = {}
-        self._at_work = False  # or it waits for blocks, or for somebody to take its results
+        self._at_work = False  # False while it waits for blocks, or for a reader
         self._has_made = False
-        self._lacks_room = False  # for as many actors as it wants
+        self._lacks_room = False  # for all actors that it wants
         self._failed_starts = 0
 
     def results(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield what becomes of blocks, in their order."""
+        """Yield the results for blocks, in order."""
         with _lock:
             _open.append(self)
         try:
@@ -133,7 +133,7 @@ class Pool:
     # Blocks.
 
     def _made(self, until: Callable[[], bool]) -> Iterator[Block]:
-        """Yield the next results, until all blocks are dealt and a condition holds."""
+        """Yield the next results, until all blocks are dealt out and a condition holds."""
         while True:
             self._at_work = True
             self._settle(timeout=0)
@@ -153,7 +153,7 @@ class Pool:
         self._rest()
 
     def _rest(self) -> None:
-        """Let other pools have what this one does not need until it is at work again."""
+        """Let other pools take the actors that this one does not need until it works again."""
         self._at_work = False
         _share()
 
@@ -162,7 +162,7 @@ class Pool:
         return len(self._calls) > max(1, begun) * _BLOCKS_OF_ONE
 
     def _deal(self) -> bool:
-        """Give blocks to actors that have room for them; return whether all are dealt."""
+        """Send blocks to actors with room for them; return whether all blocks are sent."""
         for call in self._calls:
             if call.outcome is not None or call.ref is not None:
                 continue
@@ -181,7 +181,7 @@ class Pool:
         return False
 
     def _settle(self, timeout: float | None) -> None:
-        """Wait until something is done, or so many seconds are over; take note of all that is."""
+        """Wait until a call or a start is done, or until the timeout; record all finished ones."""
         starts = {
             member.begun: member for member in list(self._members) if member.begun is not None
         }
@@ -204,7 +204,7 @@ class Pool:
         try:
             call.outcome = get(ref)
             self._has_made = True
-        except Exception as error:  # noqa: BLE001 (it is raised when it is its turn)
+        except Exception as error:  # noqa: BLE001 (raised when the block's turn comes)
             call.outcome = error
             if isinstance(error, ActorError) and not isinstance(error, TaskError):
                 call.outcome = self._tried_again(call, member, error)
@@ -212,10 +212,10 @@ class Pool:
     # Actors.
 
     def _grow(self, at_least: int) -> None:
-        """Make more actors, as far as resources are free.
+        """Start more actors, as far as resources are free.
 
         Args:
-            at_least: The number to have or to wait for, whatever is free.
+            at_least: The number of actors to have or to wait for, even if no resources are free.
         """
         with _lock:
             there = len(self._members)
@@ -237,9 +237,9 @@ class Pool:
                 _share()
 
     def _welcome(self, member: _Member, ref: ObjectRef) -> None:
-        """Take note that an actor has started, or has failed to."""
+        """Record that an actor has started or failed to start."""
         with _lock:
-            if member not in self._members:  # it was given up
+            if member not in self._members:  # the pool has given it up
                 return
             try:
                 get(ref)
@@ -256,10 +256,10 @@ class Pool:
             member.begun = None
 
     def _tried_again(self, call: _Call, member: _Member, error: ActorError) -> Exception | None:
-        """Return the error if a block's actor has died once too often; else None."""
+        """Return the error if a block's actors died too often; None if it is tried again."""
         with _lock:
             there = member in self._members
-            if there:  # of its calls, this is the one that it was at
+            if there:  # the actor worked on this block, and not on its other one
                 self._members.remove(member)
                 call.deaths += 1
         where = f"on {call.block.origin or 'a block'}"
@@ -284,16 +284,16 @@ class Pool:
 
         return mixed_with(DataFunctionError(text), error, build)
 
-    # Giving way.
+    # Giving up actors for other pools.
 
     def _spare(self, lacking: Mapping[str, int]) -> int:
-        """Return how many actors it can give up that hold what another pool lacks."""
+        """Return the number of actors to spare that hold resources which another pool lacks."""
         if not lacking.keys() & self._takes.keys():
             return 0
         return len(self._members) - self._at_work
 
     def _give_up(self) -> None:
-        """Give up an actor: one that has not started, or else the one that has the least to do."""
+        """Give up an actor: one that has not started, or else the one with the least work."""
         member = min(self._members, key=lambda member: (member.begun is None, member.load))
         self._end(member, at_once=member.begun is not None)
 
@@ -305,7 +305,7 @@ class Pool:
             kill(actor)
 
     def _is_there(self) -> bool:
-        """Return whether the engine runs that the actors are of; else they have ended with it."""
+        """Return whether the engine of the actors still runs; otherwise they have ended with it."""
         if sys.is_finalizing() or not session.is_initialized():
             return False
         return session.current_runtime() is self._runtime
@@ -318,9 +318,9 @@ class Pool:
 
 
 def _free() -> dict[str, int]:
-    """Return the resources that are free; those of actors that have just been made are not.
+    """Return the free resources, without those of actors that have just been created.
 
-    A Ray cluster tells of them only after a while.
+    A Ray cluster reports these only after a delay.
     """
     left = to_fixed(session.cluster_resources())
     for pool in _open:
@@ -331,14 +331,14 @@ def _free() -> dict[str, int]:
 
 
 def _status(error: ActorError) -> str:
-    """Return how a process ended, without the advice to have an actor made again."""
+    """Return how a process ended, without the advice to restart the actor."""
     if error.exitcode is None:
         return str(error)
     return str(WorkerDiedError(error.exitcode, out_of_memory=error.out_of_memory))
 
 
 def _share() -> None:
-    """Have pools give up actors for those that have none, and lack resources for one."""
+    """Let pools give up actors for pools that have no actor and lack resources for one."""
     with _lock:
         for poor in _open:
             while any(units > 0 for units in poor._lacks.values()):
@@ -351,7 +351,7 @@ def _share() -> None:
 
 
 class _Worker:
-    """An actor that applies an operation; a class of the user has one instance here."""
+    """An actor that applies an operation; a user's class has one instance in it."""
 
     def __init__(self, operation: FunctionOperation) -> None:
         function = operation.function
@@ -361,11 +361,11 @@ class _Worker:
         self._operation = dataclasses.replace(operation, function=made)
 
     def apply(self, block: Block) -> list[Block]:
-        """Return what becomes of a block."""
+        """Return the results for a block."""
         return [made._replace(own=False) for made in self._operation.apply([block])]
 
     def _called(self, value: object) -> Value:
-        """Call the user's function; wait for it if it is an async one."""
+        """Call the user's function; if it is async, wait for its result."""
         returned = self._call(value)
         if inspect.isasyncgen(returned):
             return self._items(returned)
@@ -377,7 +377,7 @@ class _Worker:
                 yield self._awaited(generator.__anext__())
 
     def _awaited(self, awaitable: Value) -> Value:
-        if self._loop is None:  # one for all calls, as what a class keeps may belong to its loop
+        if self._loop is None:  # one loop for all calls, as the class may keep objects of it
             self._loop = asyncio.new_event_loop()
             weakref.finalize(self, self._loop.close)
         return self._loop.run_until_complete(awaitable)
