@@ -41,49 +41,52 @@ def round_up(size: int) -> int:
 
 
 class Allocator:
-    """An allocator of `size` bytes. Pure bookkeeping: best fit, neighbours are joined."""
+    """An allocator of `size` bytes. Pure bookkeeping: best fit, neighbours are joined.
+
+    To find, cut or join a part takes a logarithmic number of looks at others.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.used = 0
-        self._starts = [0]
-        self._lengths = {0: size}
+        # The free parts, none beside another one: by their start, by their end, and by length.
+        self._lengths: dict[int, int] = {}
+        self._starts: dict[int, int] = {}
+        self._shortest: list[tuple[int, int]] = []  # length and start
+        self._put(0, size)
 
     def take(self, length: int) -> int | None:
         """Return the start of a free part, which is now used; None if none is large enough."""
-        best = -1
-        for start in self._starts:
-            have = self._lengths[start]
-            if have >= length and (best < 0 or have < self._lengths[best]):
-                best = start
-                if have == length:
-                    break
-        if best < 0:
+        index = bisect.bisect_left(self._shortest, (length, 0))
+        if index == len(self._shortest):
             return None
-        have = self._lengths.pop(best)
-        index = bisect.bisect_left(self._starts, best)
-        if have == length:
-            del self._starts[index]
-        else:
-            self._starts[index] = best + length
-            self._lengths[best + length] = have - length
+        have, start = self._shortest[index]
+        self._pop(start)
+        if have > length:
+            self._put(start + length, have - length)
         self.used += length
-        return best
+        return start
 
     def free(self, start: int, length: int) -> None:
         self.used -= length
-        index = bisect.bisect_left(self._starts, start)
-        after = self._starts[index] if index < len(self._starts) else None
-        if after is not None and start + length == after:
-            length += self._lengths.pop(after)
-            del self._starts[index]
-        if index:
-            before = self._starts[index - 1]
-            if before + self._lengths[before] == start:
-                self._lengths[before] += length
-                return
-        self._starts.insert(index, start)
+        if start + length in self._lengths:
+            length += self._pop(start + length)
+        if start in self._starts:
+            start = self._starts[start]
+            length += self._pop(start)
+        self._put(start, length)
+
+    def _put(self, start: int, length: int) -> None:
         self._lengths[start] = length
+        self._starts[start + length] = start
+        bisect.insort(self._shortest, (length, start))
+
+    def _pop(self, start: int) -> int:
+        """Take a part off the free ones; return its length."""
+        length = self._lengths.pop(start)
+        del self._starts[start + length]
+        del self._shortest[bisect.bisect_left(self._shortest, (length, start))]
+        return length
 
 
 class Arena:

@@ -20,8 +20,9 @@ Invariants:
   stays valid after its object is gone, and the memory is reused when the last view ends. A region
   that was given and not sealed yet has no owner and no pins. It is in the `rooms` of the process
   that writes it, and is freed if that process ends.
-- Only a region with an owner and without pins goes to the disk, least recently pinned first. Its
-  payload changes to the place there. So a later reader reads it from the file, and a process that
+- Only a region with an owner and without pins goes to the disk, least recently used first. These
+  are listed in `_movable`, so that a store with many pinned regions finds one at once. Its payload
+  changes to the place there. So a later reader reads it from the file, and a process that
   got the old payload had pinned the region. A place on the disk is kept while a process reads it.
 - Both the memory and the disk's file have no name: the kernel frees them with the last process.
 """
@@ -83,7 +84,8 @@ class Store:
         self.disk = SpillFile()
         self._allocator = Allocator(self.arena.size)
         self._entries: dict[int, ObjectEntry] = {}
-        self._regions: OrderedDict[int, Region] = OrderedDict()  # least recently used first
+        self._regions: dict[int, Region] = {}
+        self._movable: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._next_region = 0
         self._disk_readers: dict[int, int] = {}
         self._disk_unused: dict[int, int] = {}
@@ -125,6 +127,7 @@ class Store:
         entry.payload = payload
         if type(payload) is tuple and payload[0] == STORED:
             self._regions[payload[1]].owner = number
+            self._settle(payload[1])
         waiting, entry.waiting = entry.waiting, None
         for callback in waiting or ():
             callback(number)
@@ -137,7 +140,7 @@ class Store:
 
     def _give_up(self, payload: Payload) -> None:
         if type(payload) is tuple and payload[0] == STORED:
-            self._free_if_unused(payload[1])
+            self._settle(payload[1])
         elif type(payload) is tuple and payload[0] == SPILLED:
             self.free_disk(payload)
 
@@ -214,25 +217,27 @@ class Store:
 
     def _spill_one(self) -> bool:
         """Move the least recently used object that nobody looks at to the disk."""
-        for number, region in self._regions.items():
-            if region.owner is not None and not region.pins:
-                entry = self._entries[region.owner]
-                assert entry.payload is not None  # or nothing would lie there
-                _, _, offset, lengths, writable = entry.payload
-                try:
-                    target = self.disk.take(region.length)
-                except OSError as error:
-                    raise self._full(error) from error
-                try:
-                    self.disk.copy_from(self.arena.fd, offset, target, region.length)
-                except OSError as error:
-                    self.disk.free(target, region.length)
-                    raise self._full(error) from error
-                entry.payload = (SPILLED, target, lengths, writable)
-                region.owner = None
-                self._free_if_unused(number)
-                return True
-        return False
+        number = next(iter(self._movable), None)
+        if number is None:
+            return False
+        region = self._regions[number]
+        assert region.owner is not None
+        entry = self._entries[region.owner]
+        assert entry.payload is not None  # or nothing would lie there
+        _, _, offset, lengths, writable = entry.payload
+        try:
+            target = self.disk.take(region.length)
+        except OSError as error:
+            raise self._full(error) from error
+        try:
+            self.disk.copy_from(self.arena.fd, offset, target, region.length)
+        except OSError as error:
+            self.disk.free(target, region.length)
+            raise self._full(error) from error
+        entry.payload = (SPILLED, target, lengths, writable)
+        region.owner = None
+        self._settle(number)
+        return True
 
     def _full(self, error: OSError) -> ObjectStoreFullError:
         return ObjectStoreFullError(
@@ -245,28 +250,36 @@ class Store:
     def forget_room(self, place: Stored, lengths: Iterable[int]) -> None:
         """Free what `room` gave and nobody has used."""
         if place[0] == STORED:
-            self._free_if_unused(place[1])
+            self._settle(place[1])
         else:
             self.disk.free(place[1], _length(lengths))
 
-    def _free_if_unused(self, number: int) -> None:
+    def _settle(self, number: int) -> None:
+        """Free a region that is not used any more, or take note of whether it can be moved."""
         region = self._regions.get(number)
-        if region is not None and region.owner is None and not region.pins:
-            del self._regions[number]
-            self._allocator.free(region.offset, region.length)
-            self.arena.freed(region.offset, region.length)
+        if region is None:
+            return
+        self._movable.pop(number, None)
+        if region.pins:
+            return
+        if region.owner is not None:
+            self._movable[number] = None
+            return
+        del self._regions[number]
+        self._allocator.free(region.offset, region.length)
+        self.arena.freed(region.offset, region.length)
 
     def pin(self, number: int) -> None:
         """Take note of a process that looks into a region."""
         self._regions[number].pins += 1
-        self._regions.move_to_end(number)
+        self._settle(number)
 
     def unpin(self, number: int) -> None:
         """Take note that it does no more."""
         region = self._regions.get(number)
         if region is not None:
             region.pins -= 1
-            self._free_if_unused(number)
+            self._settle(number)
 
     def pin_disk(self, payload: Stored) -> None:
         """Take note of a process that is about to read an object from the disk."""
