@@ -80,7 +80,7 @@ def objects(limit: int) -> None:
     size = limit // 40
     with timed(f"{2 * limit >> 20} MB of objects in a store of {limit >> 20} MB"):
         refs = [make.remote(seed, size) for seed in range(80)]
-        puts = [dray.put(np.full(size, seed, np.uint8)) for seed in range(8)]
+        puts: list[dray.ObjectRef] = [dray.put(np.full(size, seed, np.uint8)) for seed in range(8)]
         assert all(dray.get([check.remote(ref, seed) for seed, ref in enumerate(refs)]))
         assert all((dray.get(ref) == seed).all() for seed, ref in enumerate(puts))
 

@@ -1,7 +1,8 @@
 """Fails if modules of dray import each other in a loop, or one of a layer above their own.
 
 Every import counts: at the top, inside functions, those that only type checkers see, and
-`import_module("dray...")`.
+`import_module("dray...")`; but not `from dray.a import b as b` of a package `dray.a`, which tells
+type checkers of a module of its own that comes at first use.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def module_name(path: Path) -> str:
 class Imports(ast.NodeVisitor):
     """Collects the modules that a module imports."""
 
-    def __init__(self, modules: set[str]) -> None:
+    def __init__(self, own: str, modules: set[str]) -> None:
+        self._own = own
         self._modules = modules
         self.names: set[str] = set()
 
@@ -82,6 +84,8 @@ class Imports(ast.NodeVisitor):
         """Take `from a import b`; where b is a module, it is b that is needed, not all of a."""
         for alias in node.names:
             full = f"{node.module}.{alias.name}"
+            if alias.asname == alias.name and node.module == self._own:
+                continue
             self.names.add(full if full in self._modules else node.module or "")
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -97,7 +101,7 @@ def graph() -> dict[str, set[str]]:
     files = {module_name(path): path for path in SOURCE.rglob("*.py")}
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
-        visitor = Imports(set(files))
+        visitor = Imports(name, set(files))
         visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
         edges[name] = {
             other

@@ -62,19 +62,19 @@ _attach_getattr(
 )
 
 if typing.TYPE_CHECKING:
-    from dray import (  # noqa: F401
-        accelerators,
-        actor,
-        cloudpickle,
-        exceptions,
-        experimental,
-        remote_function,
-        runtime_context,
-        runtime_env,
-        testing,
-        train,
-        util,
-    )
+    # `as`: a checker then knows that they are there for programs.
+    from dray import accelerators as accelerators
+    from dray import actor as actor
+    from dray import cloudpickle as cloudpickle
+    from dray import data as data
+    from dray import exceptions as exceptions
+    from dray import experimental as experimental
+    from dray import remote_function as remote_function
+    from dray import runtime_context as runtime_context
+    from dray import runtime_env as runtime_env
+    from dray import testing as testing
+    from dray import train as train
+    from dray import util as util
     from dray.core.actor import ActorHandle, exit_actor, get_actor, method
     from dray.core.context import get_gpu_ids, get_runtime_context
     from dray.core.objects import cancel, get, kill, put, wait

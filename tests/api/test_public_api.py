@@ -126,6 +126,13 @@ def test_nothing_is_imported_before_it_is_needed(code: str, unneeded: str) -> No
     assert printed(f"{code}; {look}") == "set()"
 
 
+def test_frameworks_are_there_without_an_import_of_their_own() -> None:
+    names = ("huggingface", "jax", "lightgbm", "lightning", "tensorflow", "torch", "xgboost")
+    assert not set(names) - set(printed("import dray.train; print(*dir(dray.train))").split())
+    code = "import dray.train; print(dray.train.tensorflow.TensorflowTrainer.__name__)"
+    assert printed(code) == "TensorflowTrainer"
+
+
 def test_import_starts_nothing() -> None:
     code = (
         "import threading, signal, os; before = dict(os.environ), signal.getsignal(signal.SIGINT); "

@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_found_at_the_call() -> None:
     with pytest.raises(AttributeError, match="subtract"):
         counter.subtract.remote(1)
     with pytest.raises(TypeError, match=r"\.remote"):
-        counter.add(1)
+        counter.add(1)  # type: ignore[operator]
     with pytest.raises(TypeError, match=r"Counter\.remote"):
         Counter()
 

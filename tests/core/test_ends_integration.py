@@ -201,7 +201,7 @@ class TestWaits:
             dray.wait([dray.put(1)], timeout=timeout)
 
     def test_who_asks_again_and_again_leaves_nothing_behind(self, gate: Gate) -> None:
-        refs = [held.remote(gate) for _ in range(3)]
+        refs: list[Any] = [held.remote(gate) for _ in range(3)]
         store = dray.session.current_engine().runtime.hub.store  # type: ignore[attr-defined]
         for _ in range(50):
             assert dray.wait(refs, timeout=0) == ([], refs)

@@ -83,7 +83,7 @@ def leave_rings(at_end: Callable[[], object], count: int = 400) -> None:
 def test_a_finaliser_reads_a_large_object_as_the_first_one_is_mapped() -> None:
     dray.shutdown()
     dray.init(num_cpus=1)
-    ref = dray.put(np.ones(1 << 20, np.uint8))
+    ref: dray.ObjectRef = dray.put(np.ones(1 << 20, np.uint8))
     read: list[Any] = []
 
     def collect(frame: object, event: str, called: object) -> None:

@@ -106,13 +106,13 @@ def test_generators_tell_what_is_there_without_waiting(core_engine: str) -> None
 
 def test_types_take_parameters_in_annotations() -> None:
     def annotated(
-        ref: ray.ObjectRef[int],  # type: ignore[type-arg]
-        generator: ray.ObjectRefGenerator[int],  # type: ignore[type-arg]
-        actor: ray.actor.ActorHandle[Here],  # type: ignore[type-arg]
+        ref: ray.ObjectRef[int],
+        generator: ray.ObjectRefGenerator[int],
+        actor: ray.actor.ActorHandle[Here],
     ) -> None: ...
 
-    assert ray.actor.ActorProxy[Here].__origin__ is ray.actor.ActorHandle  # type: ignore[misc]
-    assert ray.ObjectRef[int].__origin__ is ray.ObjectRef  # type: ignore[misc]
+    assert ray.actor.ActorProxy[Here].__origin__ is ray.actor.ActorHandle  # type: ignore[attr-defined]
+    assert ray.ObjectRef[int].__origin__ is ray.ObjectRef  # type: ignore[attr-defined]
 
 
 def test_the_runtime_context_has_rays_members(core_engine: str) -> None:

@@ -230,7 +230,7 @@ def test_wait_refuses_what_makes_no_sense() -> None:
             dray.wait(refs, **options)  # type: ignore[arg-type]
     for wrong in (ref, [1], 5):
         with pytest.raises(TypeError):
-            dray.wait(wrong)  # type: ignore[arg-type]
+            dray.wait(wrong)  # type: ignore[arg-type, type-var]
 
 
 def test_waiting_for_results_as_they_come(gate: Gate, second_gate: Gate) -> None:

@@ -210,7 +210,7 @@ def test_cancel_and_kill_refuse_what_they_cannot_end() -> None:
         dray.kill(ref)  # type: ignore[arg-type]
     actor = dray.remote(_Actor).remote()
     with pytest.raises(TypeError, match="method"):
-        dray.get(actor)
+        dray.get(actor)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("asked", [{"num_cpus": 999}, {"num_gpus": 9}, {"resources": {"lake": 1}}])

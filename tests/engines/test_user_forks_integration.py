@@ -234,7 +234,9 @@ def test_handles_that_die_in_a_fork_of_the_driver_leave_the_actor_alive() -> Non
 def test_references_that_die_in_a_fork_of_the_driver_leave_the_values() -> None:
     dray.shutdown()
     dray.init(num_cpus=1, object_store_memory=4 << 20)
-    references = [dray.put(np.full(1 << 20, number, np.uint8)) for number in range(6)]
+    references: list[dray.ObjectRef] = [
+        dray.put(np.full(1 << 20, number, np.uint8)) for number in range(6)
+    ]
     views = dray.get(references[-2:])
     in_a_fork(lambda: (references.clear(), views.clear()))
     assert [set(value) for value in dray.get(references)] == [{number} for number in range(6)]

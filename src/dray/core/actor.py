@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import GenericAlias
-from typing import Any, ClassVar, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from dray import session
 from dray.checks import check_namespace
@@ -16,6 +15,14 @@ from dray.core.options import CALL, CALLS, actor_options, call_options, check_op
 from dray.core.signature import Signature
 from dray.engines.runtime import ActorBackend, ActorOptions, Origin, Returned, Submit
 from dray.errors import AbsentNameError, ArgumentTypeError, ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    # Of the class. Strict checkers take `ActorHandle` for `ActorHandle[Any]`.
+    C_co = TypeVarWithDefault("C_co", covariant=True, default=Any)
+else:
+    C_co = TypeVar("C_co", covariant=True)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -90,12 +97,14 @@ class ActorMethod:
         self._signature = signature
         self._submit: Submit = actor.bind(name, call_options(name, given))
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Refuse: an actor's method is not called directly."""
-        raise ArgumentTypeError(
-            f"method {self._name} of an actor cannot be called directly: use "
-            f"{self._name}.remote(...) and dray.get(...) for its result"
-        )
+    if not TYPE_CHECKING:  # checkers refuse it themselves
+
+        def __call__(self, *args: object, **kwargs: object) -> Any:
+            """Refuse: an actor's method is not called directly."""
+            raise ArgumentTypeError(
+                f"method {self._name} of an actor cannot be called directly: use "
+                f"{self._name}.remote(...) and dray.get(...) for its result"
+            )
 
     def remote(self, *args: object, **kwargs: object) -> Returned:
         """Call the method; return a reference to its result, or as many as `num_returns` says.
@@ -118,7 +127,7 @@ class ActorMethod:
         return (ActorMethod, (self._actor, self._name, dict(self._given), None))
 
 
-class ActorHandle:
+class ActorHandle(Generic[C_co]):
     """An actor, wherever it lives; its methods are attributes. It may be passed around.
 
     Example:
@@ -134,8 +143,6 @@ class ActorHandle:
         >>> dray.get([counter.add.remote(n) for n in (1, 2, 3)])
         [1, 3, 6]
     """
-
-    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations of its class
 
     def __init__(
         self, actor: ActorBackend, signatures: Mapping[str, Signature] | None = None
@@ -190,7 +197,7 @@ class ActorClassMetadata(NamedTuple):
     class_name: str
 
 
-class ActorClass:
+class ActorClass(Generic[C_co]):
     """A class whose objects are actors; `.remote(...)` starts one, `.options(...)` changes how.
 
     Example:
@@ -208,7 +215,7 @@ class ActorClass:
     _remote = AbsentMember()
 
     def __init__(
-        self, kind: type, given: Mapping[str, object], origin: Origin | None = None
+        self, kind: type[C_co], given: Mapping[str, object], origin: Origin | None = None
     ) -> None:
         self._hold(kind, given, origin or Origin())
         self.__doc__ = kind.__doc__
@@ -257,12 +264,14 @@ class ActorClass:
             "@dray.remote, and make actors of it by dray.remote(...) where they are wanted"
         )
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Refuse: an actor class is not called directly."""
-        name = self._kind.__name__
-        raise ArgumentTypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
+    if not TYPE_CHECKING:  # checkers refuse it themselves
 
-    def remote(self, *args: object, **kwargs: object) -> ActorHandle:
+        def __call__(self, *args: object, **kwargs: object) -> Any:
+            """Refuse: an actor class is not called directly."""
+            name = self._kind.__name__
+            raise ArgumentTypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
+
+    def remote(self, *args: object, **kwargs: object) -> ActorHandle[C_co]:
         """Start an actor; return a handle at once.
 
         Raises:
@@ -275,7 +284,7 @@ class ActorClass:
         create = runtime.bind_class(self._kind, self._options)
         return ActorHandle(create(args, kwargs), self._signatures)
 
-    def options(self, **given: object) -> ActorClass:
+    def options(self, **given: object) -> ActorClass[C_co]:
         """Return the same class with other options."""
         return ActorClass(self._kind, {**self._given, **given}, self._origin)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar, cast, overload
 
 from dray import session
 from dray.checks import is_whole, plain, seconds
@@ -12,7 +12,24 @@ from dray.core.actor import ActorHandle
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
 
+V = TypeVar("V")
+G = TypeVar("G", bound=ObjectRefGenerator)
+W = TypeVar("W", bound=ObjectRef | ObjectRefGenerator)
 
+
+@overload
+def get(
+    object_refs: ObjectRef[V], *, timeout: float | None = None, _use_object_store: bool = False
+) -> V: ...
+@overload
+def get(
+    object_refs: Sequence[ObjectRef[V]],
+    *,
+    timeout: float | None = None,
+    _use_object_store: bool = False,
+) -> list[V]: ...
+@overload
+def get(object_refs: G, *, timeout: float | None = None, _use_object_store: bool = False) -> G: ...
 def get(
     object_refs: object, *, timeout: float | None = None, _use_object_store: bool = False
 ) -> Any:
@@ -51,7 +68,7 @@ def get(
     return session.current_runtime().get(object_refs, seconds(timeout))
 
 
-def put(value: object, *, _owner: object = None, _tensor_transport: str | None = None) -> ObjectRef:
+def put(value: V, *, _owner: object = None, _tensor_transport: str | None = None) -> ObjectRef[V]:
     """Store a value; return a reference that may be handed to any number of tasks.
 
     Args:
@@ -85,12 +102,12 @@ def put(value: object, *, _owner: object = None, _tensor_transport: str | None =
 
 
 def wait(
-    ray_waitables: Sequence[ObjectRef | ObjectRefGenerator],
+    ray_waitables: Sequence[W],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
     fetch_local: bool = True,
-) -> tuple[list[ObjectRef], list[ObjectRef]]:
+) -> tuple[list[W], list[W]]:
     """Wait until some of the references are ready.
 
     Args:
@@ -132,7 +149,8 @@ def wait(
             f"num_returns is {num_returns}, but there are {len(ray_waitables)} references"
         )
     runtime = session.current_runtime()
-    return runtime.wait(ray_waitables, num_returns, seconds(timeout), fetch_local)
+    ended = runtime.wait(ray_waitables, num_returns, seconds(timeout), fetch_local)
+    return cast("tuple[list[W], list[W]]", ended)
 
 
 def cancel(

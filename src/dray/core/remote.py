@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, overload
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
 from dray.core.actor import ActorClass
 from dray.core.options import task_options
 from dray.core.signature import Signature
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import Origin, Returned, Runtime, Submit
 from dray.errors import ArgumentTypeError, ConfigError
 
+if TYPE_CHECKING:
+    import typing_extensions
+    from typing_extensions import Never
 
-class RemoteFunction:
+    # Of the function. Strict checkers take `RemoteFunction` for one of any function.
+    P = typing_extensions.ParamSpec("P", default=...)
+    R_co = typing_extensions.TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+    R_co = TypeVar("R_co", covariant=True)
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class RemoteFunction(Generic[P, R_co]):
     """A function that runs as a task; `.remote(...)` submits it, `.options(...)` changes how.
 
     Example:
@@ -33,7 +50,7 @@ class RemoteFunction:
 
     def __init__(
         self,
-        function: Callable[..., object],
+        function: Callable[P, R_co],
         given: Mapping[str, object],
         origin: Origin | None = None,
     ) -> None:
@@ -41,21 +58,35 @@ class RemoteFunction:
         self._given = dict(given)
         self._options = task_options(function, given, origin or Origin())
         self._bound: tuple[Runtime, Submit] | None = None
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
 
     @functools.cached_property
     def _signature(self) -> Signature:
         """Made when first used: one that calls itself is unpickled before its defaults are."""
         return Signature(self._function, self._options.name)
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Refuse: a remote function is not called directly."""
-        name = self._options.name
-        raise ArgumentTypeError(
-            f"remote function {name} cannot be called directly: use {name}.remote(...) and "
-            f"dray.get(...) for its result, or {name}._function(...) to run it right here"
-        )
+    if not TYPE_CHECKING:  # checkers refuse it themselves
 
+        def __call__(self, *args: object, **kwargs: object) -> Any:
+            """Refuse: a remote function is not called directly."""
+            name = self._options.name
+            raise ArgumentTypeError(
+                f"remote function {name} cannot be called directly: use {name}.remote(...) and "
+                f"dray.get(...) for its result, or {name}._function(...) to run it right here"
+            )
+
+    # Of functions without hints (only Any is a Never), of generators, and of all others: with
+    # their own parameters, which editors show, and with references among the arguments.
+    @overload
+    def remote(self: RemoteFunction[..., Never], *args: object, **kwargs: object) -> Any: ...
+    @overload
+    def remote(  # type: ignore[overload-overlap]
+        self: RemoteFunction[..., Iterator[R]], *args: object, **kwargs: object
+    ) -> ObjectRefGenerator[R]: ...
+    @overload
+    def remote(self, *args: P.args, **kwargs: P.kwargs) -> ObjectRef[R_co]: ...
+    @overload
+    def remote(self, *args: object, **kwargs: object) -> ObjectRef[R_co]: ...
     def remote(self, *args: object, **kwargs: object) -> Returned:
         """Submit a task; return a reference to its result, or as many as `num_returns` says.
 
@@ -71,7 +102,11 @@ class RemoteFunction:
             bound = self._bound = runtime, runtime.bind_function(self._function, self._options)
         return bound[1](args, kwargs)
 
-    def options(self, **given: object) -> RemoteFunction:
+    @overload
+    def options(self, *, num_returns: object, **given: object) -> RemoteFunction[P, Any]: ...
+    @overload
+    def options(self, **given: object) -> RemoteFunction[P, R_co]: ...
+    def options(self, **given: object) -> RemoteFunction[P, Any]:
         """Return the same function with other options."""
         return RemoteFunction(self._function, {**self._given, **given}, self._options.origin)
 
@@ -82,12 +117,25 @@ class RemoteFunction:
         return f"<remote function {self._options.name}>"
 
 
+class Decorator(Protocol):
+    """A decorator of functions and classes, which has their options."""
+
+    @overload
+    def __call__(self, target: type[T], /) -> ActorClass[T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[P, R], /) -> RemoteFunction[P, R]: ...
+
+
 @overload
-def remote(target: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+def remote(target: type[T], /) -> ActorClass[T]: ...  # type: ignore[overload-overlap]
 @overload
-def remote(target: Callable[..., object], /) -> RemoteFunction: ...
+def remote(target: Callable[P, R], /) -> RemoteFunction[P, R]: ...
 @overload
-def remote(**options: object) -> Callable[[Any], Any]: ...
+def remote(
+    *, num_returns: object, **options: object
+) -> Callable[[Callable[P, object]], RemoteFunction[P, Any]]: ...
+@overload
+def remote(**options: object) -> Decorator: ...
 def remote(*targets: object, **options: object) -> Any:
     """Make a function a task, or a class one of actors; with or without options.
 

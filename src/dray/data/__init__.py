@@ -93,6 +93,7 @@ attach_getattr(
 
 if TYPE_CHECKING:
     from dray.data import aggregate as aggregate
+    from dray.data import collate_fn as collate_fn
     from dray.data import datatype as datatype
     from dray.data import expressions as expressions
     from dray.data import preprocessors as preprocessors

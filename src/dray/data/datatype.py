@@ -20,7 +20,7 @@ import pyarrow as pa  # noqa: E402 (after the check for pyarrow)
 __all__ = ["DataType"]
 
 
-def _maker(make: Callable[[], pa.DataType], name: str) -> Callable[[], DataType]:
+def _maker(make: Callable[[], pa.DataType], name: str) -> staticmethod[[], DataType]:
     def method() -> DataType:
         return DataType(make())
 

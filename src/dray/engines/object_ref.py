@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Iterator
 from concurrent.futures import Future
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from dray.compat.attributes import AbsentMember
 from dray.errors import ArgumentTypeError
@@ -14,8 +13,17 @@ from dray.errors import ArgumentTypeError
 if TYPE_CHECKING:
     import asyncio
 
+    from typing_extensions import TypeVar
 
-class ObjectRef(ABC):
+    # Of the value. Strict checkers take `ObjectRef` for `ObjectRef[Any]`.
+    V_co = TypeVar("V_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    V_co = TypeVar("V_co", covariant=True)
+
+
+class ObjectRef(ABC, Generic[V_co]):
     """Stands for a value that is there, or will be: what a call returned, or what was `put`.
 
     A reference may be handed to tasks and actors and stored anywhere; the value lives as long as
@@ -61,8 +69,6 @@ class ObjectRef(ABC):
     task_id = AbsentMember()
     tensor_transport = AbsentMember()
 
-    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations that say more
-
     @abstractmethod
     def binary(self) -> bytes:
         """Return the object's id as bytes."""
@@ -80,24 +86,24 @@ class ObjectRef(ABC):
         return len(self.binary())
 
     @abstractmethod
-    def future(self) -> Future[Any]:
+    def future(self) -> Future[V_co]:
         """Return a future of the value."""
 
-    def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
+    def as_future(self, _internal: bool = False) -> asyncio.Future[V_co]:
         """Return a future of the value for the event loop that runs."""
         from asyncio import wrap_future  # slow to import, and rarely used
 
         return wrap_future(self.future())
 
     @abstractmethod
-    def __await__(self) -> Generator[object, None, Any]:
+    def __await__(self) -> Generator[object, None, V_co]:
         """Wait for the value in async code."""
 
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
 
 
-class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
+class ObjectRefGenerator(ABC, Iterator[ObjectRef[V_co]], AsyncIterator[ObjectRef[V_co]]):
     """The references of what a generator task yields, one after another, as they come.
 
     Example:
@@ -115,8 +121,6 @@ class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
     close = AbsentMember()
     send = AbsentMember()
     throw = AbsentMember()
-
-    __class_getitem__: ClassVar[Any] = classmethod(GenericAlias)  # for annotations that say more
 
     @abstractmethod
     def completed(self) -> ObjectRef:

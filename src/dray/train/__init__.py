@@ -86,11 +86,18 @@ _HOMES = {
 _attach_getattr(
     __name__,
     names=_HOMES,
-    later=("collective", "huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
+    later=(
+        *("collective", "huggingface", "jax", "lightgbm", "lightning", "tensorflow", "torch"),
+        "xgboost",
+    ),
 )
 
 if typing.TYPE_CHECKING:
-    from dray.train import collective
+    # `as`: a checker then knows that they are there for programs. Of the others it would read the
+    # whole framework, whatever the program uses: programs import those by name.
+    from dray.train import backend as backend
+    from dray.train import collective as collective
+    from dray.train import torch as torch
     from dray.train.checkpoint import Checkpoint
     from dray.train.context import (
         TrainContext,

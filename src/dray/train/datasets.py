@@ -10,13 +10,14 @@ from dray.train.data_config import DataConfig
 from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
+    from dray.data.iterator import DataIterator
     from dray.data.numbering.position import Position
     from dray.train.worker.session import TrainSession
 
 __all__ = ["get_dataset_shard"]
 
 
-def get_dataset_shard(dataset_name: str | None = None) -> Any:
+def get_dataset_shard(dataset_name: str | None = None) -> DataIterator:
     """Return this rank's share of a dataset that was given to the trainer.
 
     Args:
@@ -60,7 +61,8 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
         raise NoSuchDatasetError(
             f"configure() of {type(session.datasets.config).__name__} returns no share of {name!r}"
         )
-    return session.shards[name]
+    shard: DataIterator = session.shards[name]
+    return shard
 
 
 def _shards(session: TrainSession, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from dray import session
 from dray.compat.attributes import attach_getattr
@@ -54,6 +54,17 @@ attach_getattr(
         "state",
     ),
 )
+
+if TYPE_CHECKING:
+    # `as`: a checker then knows that they are there for programs.
+    from dray.util import collective as collective
+    from dray.util import dask as dask
+    from dray.util import joblib as joblib
+    from dray.util import metrics as metrics
+    from dray.util import multiprocessing as multiprocessing
+    from dray.util import queue as queue
+    from dray.util import scheduling_strategies as scheduling_strategies
+    from dray.util import state as state
 
 
 @overload

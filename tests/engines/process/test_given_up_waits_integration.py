@@ -82,7 +82,7 @@ def test_values_that_are_polled_for_leave_nothing_behind(wait: Any, gate: Gate) 
 
 
 def test_items_that_are_polled_for_leave_nothing_behind_and_are_not_lost(gate: Gate) -> None:
-    items = held_items.remote(gate)
+    items: Any = held_items.remote(gate)
     asyncio.run(give_up(lambda: anext(items)))
     assert not runtime()._asked
     assert not runtime().client.questions

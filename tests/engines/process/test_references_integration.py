@@ -67,7 +67,8 @@ def pairs() -> Iterator[Any]:
 def test_a_reference_that_is_made_for_a_value_lives_as_long_as_that() -> None:
     assert dray.get(opened.remote(Late("an argument"))) == "an argument"
     assert dray.get(dray.get(late.remote())) == "a result"
-    assert dray.get(dray.get(dray.put(Late("a value")))) == "a value"
+    value: Any = Late("a value")
+    assert dray.get(dray.get(dray.put(value))) == "a value"
     first, second = dray.get(pairs.remote())
     assert dray.get([*first, *second]) == ["first", "second"]
 

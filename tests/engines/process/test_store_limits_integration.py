@@ -30,7 +30,7 @@ def test_without_a_temporary_directory_only_what_goes_to_the_disk_fails(
         changed.setattr(tempfile, "tempdir", str(tmp_path / "none"))
         dray.init(num_cpus=1, object_store_memory=10**6)
         assert dray.get(size.remote(np.zeros(500_000, np.uint8))) == 500_000
-        kept = [dray.put(np.zeros(300_000, np.uint8)) for _ in range(3)]
+        kept: list[dray.ObjectRef] = [dray.put(np.zeros(300_000, np.uint8)) for _ in range(3)]
         with pytest.raises(ObjectStoreFullError, match=r"none.*TMPDIR"):
             dray.put(np.zeros(300_000, np.uint8))
         kept.pop()
@@ -85,8 +85,8 @@ def test_more_results_than_there_can_be_are_refused_at_once() -> None:
 
 def test_what_is_larger_than_the_store_moves_nothing_else_to_the_disk() -> None:
     dray.init(num_cpus=1, object_store_memory=32 << 20)
-    kept = [dray.put(np.zeros(8 << 20, np.uint8)) for _ in range(2)]
-    large = dray.put(np.zeros(40 << 20, np.uint8))
+    kept: list[dray.ObjectRef] = [dray.put(np.zeros(8 << 20, np.uint8)) for _ in range(2)]
+    large: dray.ObjectRef = dray.put(np.zeros(40 << 20, np.uint8))
     objects = current_runtime().status().objects
     assert objects is not None
     assert objects.memory_bytes >= 16 << 20

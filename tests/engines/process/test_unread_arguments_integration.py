@@ -105,9 +105,7 @@ def test_a_call_that_is_cancelled_before_it_begins_holds_none(
 
 @pytest.mark.parametrize("kind", [Plain, Async])
 @WAYS
-def test_a_call_for_a_group_that_is_not_there_holds_none(
-    kind: type, way: Callable[[], Any]
-) -> None:
+def test_a_call_for_a_group_that_is_not_there_holds_none(kind: Any, way: Callable[[], Any]) -> None:
     actor = dray.remote(num_cpus=0)(kind).remote()
     with pytest.raises(ConfigError, match="no concurrency group"):
         dray.get(actor.take.options(concurrency_group="none").remote(way()))
@@ -115,7 +113,7 @@ def test_a_call_for_a_group_that_is_not_there_holds_none(
 
 
 @pytest.mark.parametrize("kind", [Plain, Async])
-def test_a_call_with_an_unreadable_argument_holds_no_other(kind: type) -> None:
+def test_a_call_with_an_unreadable_argument_holds_no_other(kind: Any) -> None:
     actor = dray.remote(num_cpus=0)(kind).remote()
     with pytest.raises(ValueError, match="unreadable"):
         dray.get(actor.take.remote(Unreadable(), dray.put(large())))

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from dray import train  # report() is looked up at each call
 from dray.checks import require
@@ -24,6 +24,8 @@ __all__ = ["DrayTrainReportCallback", "RayTrainReportCallback", "prepare_trainer
 require("transformers", "dray[transformers]")
 
 import transformers  # noqa: E402 (what is above says how to install it)
+
+T = TypeVar("T")
 
 
 class RayTrainReportCallback(transformers.TrainerCallback):
@@ -82,7 +84,7 @@ class RayTrainReportCallback(transformers.TrainerCallback):
 DrayTrainReportCallback = RayTrainReportCallback
 
 
-def prepare_trainer(trainer: Any) -> Any:
+def prepare_trainer(trainer: T) -> T:
     """Check that a Trainer of Transformers fits the run, and return it.
 
     Args:

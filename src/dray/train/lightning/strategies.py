@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dray.checks import require
 from dray.errors import ConfigError
@@ -15,6 +15,8 @@ from dray.train.torch.resumable import ResumableLoader
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 _lightning = load_lightning()
 _environments: Any = load_lightning("plugins.environments")
@@ -131,7 +133,7 @@ DrayFSDPStrategy = RayFSDPStrategy
 DrayDeepSpeedStrategy = RayDeepSpeedStrategy
 
 
-def prepare_trainer(trainer: Any) -> Any:
+def prepare_trainer(trainer: T) -> T:
     """Check that a Lightning Trainer fits the run, and return it.
 
     Args:
