@@ -312,7 +312,7 @@ def test_a_directory_that_another_user_has_made_is_refused(
     for path in (planted, tmp_path / "link"):
         with pytest.raises(StorageError, match=f"{planted} belongs to another user .* may make"):
             RunDirectory(path).storage.open()
-    assert not (planted / ".lock").exists()
+    assert list(planted.iterdir()) == []
     shutil.rmtree(planted)
 
 

@@ -52,9 +52,10 @@ class LocalStorage(Storage[Path]):
             "a directory that you may write)"
         )
         with StorageError.instead(unwritable):
-            (self.path / "metrics").mkdir(parents=True, exist_ok=True)
-            (self.path / "logs").mkdir(exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             check_not_planted(self.path)
+            (self.path / "metrics").mkdir(exist_ok=True)
+            (self.path / "logs").mkdir(exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._lock = os.open(self.path / ".lock", flags, 0o600)
         try:
