@@ -1,4 +1,4 @@
-"""dray: tasks, actors and training on many workers, each with the resources it asks for."""
+"""dray: tasks, actors and training on many workers, each with the resources that it requests."""
 
 import typing
 
@@ -32,7 +32,7 @@ __all__ = [
     "wait",
 ]
 
-# Names imported at first use: an import of dray takes a few milliseconds, the rest comes then.
+# Names that are imported at first use, so that `import dray` takes only a few milliseconds.
 _HOMES = {
     "dray.core.actor": ("ActorHandle", "exit_actor", "get_actor", "method"),
     "dray.core.context": ("get_gpu_ids", "get_runtime_context"),

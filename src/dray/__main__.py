@@ -1,4 +1,4 @@
-"""The command line as a module: `python -m dray` is `dray`."""
+"""The command line as a module: `python -m dray` runs `dray`."""
 
 import sys
 

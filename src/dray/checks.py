@@ -1,4 +1,4 @@
-"""Checks that many functions share: numbers of any library, times, arrays, optional packages."""
+"""Checks of arguments that many functions share: numbers, times, arrays, optional packages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FOR_EVER_S = 1e9
 
 
 def plain(number: object) -> Any:
-    """Return a number of any library, such as NumPy's, as int or float; all else as it is."""
+    """Return a number of any library, such as NumPy's, as int or float; other values unchanged."""
     if isinstance(number, int | float) or not isinstance(number, numbers.Real):
         return number
     return int(number) if isinstance(number, numbers.Integral) else float(number)
 
 
 def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
-    """Return whether a value is a whole number, and no bool, of at least so much."""
+    """Return whether a value is an int, no bool, and at least a minimum, if there is one."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return whole and (least is None or value >= least)  # type: ignore[operator] # it is an int
 
@@ -34,7 +34,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def seed_of(seed: object, called: str = "seed") -> int:
-    """Return a seed; None is a random one."""
+    """Check a seed and return it as int; None gives a random seed."""
     chosen = plain(seed)
     if chosen is None:
         import random
@@ -46,17 +46,17 @@ def seed_of(seed: object, called: str = "seed") -> int:
 
 
 def seconds(timeout: Any) -> float | None:
-    """Return how long to wait; None is without limit, and so is what nobody lives to see."""
+    """Check a timeout and return it in seconds; None, and more than 1e9 s, are no limit."""
     if timeout is None:
         return None
     number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not number or not timeout >= 0:  # NaN is not
+    if not number or not timeout >= 0:  # also refuses NaN
         raise ConfigError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
     return None if timeout > _FOR_EVER_S else float(timeout)
 
 
 def check_namespace(namespace: object) -> None:
-    """Raise ConfigError if it is neither None nor the name of a namespace."""
+    """Raise ConfigError if a namespace is neither None nor a text that is not empty."""
     if namespace is not None and not (isinstance(namespace, str) and namespace):
         raise ArgumentTypeError(
             f"namespace must be a string that is not empty, not {namespace!r}; None is the "
@@ -65,7 +65,7 @@ def check_namespace(namespace: object) -> None:
 
 
 def check_flags(config: object, *names: str) -> None:
-    """Raise ConfigError if one of a config's fields of these names is neither True nor False."""
+    """Raise ConfigError if one of these fields of a config is neither True nor False."""
     for name in names:
         value = getattr(config, name)
         if not isinstance(value, bool):
@@ -73,16 +73,16 @@ def check_flags(config: object, *names: str) -> None:
 
 
 def fields_of(config: object) -> dict[str, object]:
-    """Return the values of a dataclass's fields, without what a subclass has added."""
+    """Return the values of a dataclass's fields; other attributes are left out."""
     known = fields(config) if is_dataclass(config) else ()
     return {field.name: getattr(config, field.name) for field in known}
 
 
 def refuse_arrays(given: Mapping[str, object]) -> None:
-    """Refuse arguments that are arrays or tensors: no later check could compare them.
+    """Refuse arguments that are arrays or tensors, because later checks cannot compare them.
 
     Raises:
-        ConfigError: One of them is an array; a number in one (with no dimension) passes.
+        ConfigError: An argument is an array. An array without dimensions, a number, passes.
     """
     for name, value in given.items():
         if getattr(type(value), "__array__", None) is not None and getattr(value, "ndim", 0) > 0:
@@ -93,7 +93,7 @@ def require(package: str, requirement: str) -> None:
     """Raise MissingDependencyError if a package is not installed.
 
     Args:
-        package: Module that is imported.
+        package: Name of the module to import.
         requirement: Name of the package for pip.
     """
     if spec_of(package) is None:
@@ -101,11 +101,11 @@ def require(package: str, requirement: str) -> None:
 
 
 def spec_of(package: str) -> ModuleSpec | None:
-    """Return where a package is, which for one that a program has made says nothing; else None."""
+    """Return a package's spec, or None; a module that a program has made gets an empty spec."""
     import importlib.machinery
     import importlib.util
 
     try:
         return importlib.util.find_spec(package)
-    except ValueError:  # it is imported, and has no spec
+    except ValueError:  # the module is imported, and has no spec
         return importlib.machinery.ModuleSpec(package, None)

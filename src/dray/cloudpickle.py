@@ -1,4 +1,4 @@
-"""The path `dray.cloudpickle`: the pickler by which functions and classes travel."""
+"""The module path `dray.cloudpickle`: the pickler for functions and classes."""
 
 from cloudpickle import (
     CloudPickler,

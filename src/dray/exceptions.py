@@ -1,7 +1,8 @@
-"""The errors of dray, under the names that users of Ray catch.
+"""The errors of dray, under the names of `ray.exceptions`.
 
-Every name of `ray.exceptions` is here, so that `except ray.exceptions.X` always works: it is
-dray's own error where what it tells of can happen, else a class that nothing raises.
+Every name of `ray.exceptions` exists here, so that `except ray.exceptions.X` always works. If its
+condition can occur in dray, the name is dray's own error. Otherwise it is a class that is never
+raised.
 """
 
 from dray.compat.attributes import attach_getattr, with_absent_members
@@ -97,23 +98,23 @@ __all__ = [
 
 
 class ActorHandleNotFoundError(DrayError):
-    """Never raised: a handle of another session is refused by a `ConfigError`."""
+    """Never raised: a handle of another session raises `ConfigError`."""
 
 
 class AsyncioActorExit(DrayError):
-    """Never raised: an async actor ends by `exit_actor()` without an error of its own."""
+    """Never raised: `exit_actor()` ends an async actor without this error."""
 
 
 class CrossLanguageError(DrayError):
-    """Never raised: tasks and actors are Python."""
+    """Never raised: all tasks and actors are written in Python."""
 
 
 class ObjectRefStreamEndOfStreamError(DrayError):
-    """Never raised: a generator of references ends as any iterator does."""
+    """Never raised: a generator of references ends like any iterator."""
 
 
 class OufOfBandObjectRefSerializationException(DrayError):
-    """Never raised: references may be pickled by anybody."""
+    """Never raised: any code may pickle references."""
 
 
 class RayChannelError(DrayError):
@@ -129,15 +130,15 @@ class RayCgraphCapacityExceeded(DrayError):
 
 
 class RayDirectTransportError(DrayError):
-    """Never raised: tensors travel as all other values do."""
+    """Never raised: tensors are sent like all other values."""
 
 
 class StreamingGeneratorReplayInconsistentError(DrayError):
-    """Never raised: what a generator has yielded is not computed again."""
+    """Never raised: the items of a generator are not computed again."""
 
 
 class UnserializableException(DrayError):
-    """Never raised: what cannot be rebuilt here is a `TaskError` with its text."""
+    """Never raised: an error that cannot be unpickled becomes a `TaskError` with its text."""
 
 
 attach_getattr(__name__)

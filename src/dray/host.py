@@ -12,7 +12,7 @@ from dray.settings import host_root
 
 
 def cpu_count() -> int:
-    """Return the cores this process may use: affinity and quotas of control groups respected."""
+    """Return the number of cores that this process may use by its affinity and control groups."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -29,18 +29,18 @@ def cpu_count() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the memory this process may use, in bytes: limits of control groups respected."""
+    """Return the memory in bytes that this process may use by its control groups."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, group_limit("memory", "memory.max", "memory.limit_in_bytes") or total)
 
 
 def group_limit(controller: str, name: str, name_in_1: str) -> int | None:
-    """Return the least that the control groups of this process say; None if they say nothing.
+    """Return the lowest limit of this process's control groups; None if they have no limit.
 
     Args:
-        controller: Such as "memory".
-        name: The file that says it.
-        name_in_1: The same in version 1.
+        controller: Name of the controller, such as "memory".
+        name: The file with the limit.
+        name_in_1: The file with the limit in version 1 of control groups.
     """
     groups = _control_groups(controller)
     said = [_seen(f"{folder}/{name if v == 2 else name_in_1}") for folder, v in groups]
@@ -48,9 +48,9 @@ def group_limit(controller: str, name: str, name_in_1: str) -> int | None:
 
 
 def _control_groups(controller: str) -> Iterator[tuple[str, int]]:
-    """Yield the groups that this process is in, from its own up to the root: folder and version.
+    """Yield directory and version of this process's control groups, from its own to the root.
 
-    A container sees its own group as the root, but may be told the name that it has outside.
+    A container sees its own group as the root, but /proc may show the group's name outside.
     Source: `man 7 cgroups`, /proc/pid/cgroup.
     """
     for line in _seen("proc/self/cgroup").splitlines():
@@ -65,7 +65,7 @@ def _control_groups(controller: str) -> Iterator[tuple[str, int]]:
 
 
 def bytes_in_words(count: float) -> str:
-    """Return a number of bytes as people read it.
+    """Return a number of bytes as text with a unit.
 
     Example:
         >>> from dray.host import bytes_in_words
@@ -80,15 +80,15 @@ def bytes_in_words(count: float) -> str:
 
 
 def boot_id() -> str | None:
-    """Return what names this machine since its start, as no other time since it was switched on.
+    """Return the id of this machine's current boot; None if it is unknown.
 
-    None where that cannot be known. What is in the kernel's page cache lives as long.
+    The contents of the kernel's page cache exist for the same time.
     """
     return _read("/proc/sys/kernel/random/boot_id") or None
 
 
 def user_name(uid: int) -> str:
-    """Return a user's name, or words for one that has none here."""
+    """Return a user's name, or "user" and the uid if the user has no name here."""
     import pwd
 
     try:
@@ -98,7 +98,7 @@ def user_name(uid: int) -> str:
 
 
 def interface_of(address: str) -> str | None:
-    """Return the network interface that has an IPv4 address; None if that cannot be told.
+    """Return the network interface that has an IPv4 address; None if it is unknown.
 
     Source: `man 7 netdevice`, SIOCGIFADDR.
     """
@@ -112,7 +112,7 @@ def interface_of(address: str) -> str | None:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has no such address
+            except OSError:  # the interface has no IPv4 address
                 continue
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
@@ -120,9 +120,10 @@ def interface_of(address: str) -> str | None:
 
 
 def python(code: str) -> list[str]:
-    """Return the command that runs code in a Python of its own, with this one's import path.
+    """Return the command that runs code in another Python process, with this one's import path.
 
-    By itself it would look for modules in the working directory first, where others may put some.
+    By default Python would look for modules in the working directory first, where other users may
+    put some.
     """
     return [sys.executable, "-c", f"import sys\nsys.path[:] = {sys.path!r}\n{code}"]
 
@@ -130,15 +131,15 @@ def python(code: str) -> list[str]:
 def device_files(pattern: str) -> list[str]:
     """Return the files of this machine that match a pattern, such as "dev/nvidia[0-9]*".
 
-    They are relative to the root, or to the directory that `DRAY_HOST_ROOT` names, and in the order
-    of the numbers in them.
+    The paths are relative to the root, or to the directory that `DRAY_HOST_ROOT` names. They are
+    sorted by the numbers in them.
     """
     folder, _, beginning = pattern[: pattern.find("*")].partition("[")[0].rpartition("/")
     try:
         names = os.listdir(os.path.join(host_root(), folder))
     except OSError:
         return []
-    # Most are not there, and to compile a pattern takes long.
+    # Most patterns have no files, and compiling a pattern is slow.
     return _matches(pattern) if any(name.startswith(beginning) for name in names) else []
 
 
@@ -155,12 +156,12 @@ def is_directory(path: str) -> bool:
 
 
 def read(path: str) -> str:
-    """Return what a file of this machine says, or "" if it cannot be read; see `device_files`."""
+    """Return the content of a file; "" if it cannot be read. See `device_files` for its path."""
     return _read(os.path.join(host_root(), path))
 
 
 def _seen(path: str) -> str:
-    """Return what a file says of this process; a made-up host need not have one."""
+    """Return the content of a file about this process; a simulated host may lack the file."""
     said = read(path)
     return said if said or host_root() == "/" else _read(f"/{path}")
 

@@ -1,14 +1,16 @@
-"""Signals that come while the main thread is inside dray: their handlers run when it is not.
+"""Deferral of signal handlers while the main thread is inside dray.
 
-Python runs a signal's handler on the main thread between any two of its steps, and what the handler
-raises (Ctrl-C, a time limit) comes out there: with a lock held, a count half changed, half of a
-message sent. No `try` helps, since its own first and last steps are such places too. So a program's
-handlers are wrapped. The wrapper looks at the stack: if the innermost function that is marked here
-is a `shielded` one, the handler has to wait; it runs where that function waits, or as it is left.
+Python runs a signal's handler on the main thread between any two bytecode instructions. An
+exception of the handler (Ctrl-C, a time limit) is raised at that point, perhaps while a lock is
+held, a count is half changed, or half of a message is sent. A `try` does not help, because a
+handler can also run at its first and last instructions. So dray wraps a program's handlers. The
+wrapper looks at the stack: if the innermost function that is marked here is a `shielded` one, the
+handler is deferred. It runs where that function waits, or when the function returns.
 
-A signal that comes as the main thread is about to sleep does not wake it: Python has taken note of
-it, and runs the handler when the thread wakes by itself. So Python also writes to a socket as one
-comes, unless it does so for the program already, and whoever reads for all wakes the main thread.
+If a signal arrives when the main thread is about to sleep, Python only records it, and runs the
+handler when the thread wakes for another reason. So Python also writes a byte to a socket when a
+signal arrives, unless it does so for the program already. The thread that reads the sockets for all
+threads then wakes the main thread.
 """
 
 from __future__ import annotations
@@ -34,38 +36,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SHIELD, _OPEN, _FINAL, _SHUT, _BOTTOM = "shield", "open", "final", "shut", "bottom"
 _marks: dict[CodeType, str] = {}
 
-# Handlers that wait, by signal. There is one main thread a process, and so one of these.
+# Deferred handlers, by signal. A process has one main thread, and so one such dict.
 pending: dict[int, Callable[..., object]] = {}
 
-# Per signal that was sent again: held until it has come, or is lost after these seconds.
+# By signal that was sent again: a lock that is held until the signal arrives. After these seconds
+# the signal counts as lost, and is sent once more.
 _resent: dict[int, threading.Lock] = {}
 LOST_S = 0.2
 
-# The socket that becomes readable as a signal comes, and that which Python writes to.
+# The socket that becomes readable when a signal arrives, and the socket that Python writes to.
 _arrivals: list[socket.socket] = []
 
 # The signals for which programs have handlers that raise.
 _INT, _TERM = signal.SIGINT, signal.SIGTERM
 _ALRM = getattr(signal, "SIGALRM", _TERM)
-# The handlers found last, so that a look costs next to nothing.
+# The handlers that were found last, so that the check in `watch` is fast.
 _seen: list[object] = [None, None, None]
 
 
 class Sleeper(Protocol):
-    """Something in which the main thread may sleep."""
+    """An object in which the main thread may sleep."""
 
     def disturb(self) -> None:
-        """Have whoever sleeps there look up."""
+        """Wake the thread that sleeps in the object."""
 
 
 _sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
 
 
 class Guard:
-    """Stands in for a program's handler of a signal, and equals it.
+    """A wrapper of a program's signal handler, which is equal to the handler.
 
-    Trio takes its handler back only if it finds that very object. It drops it all the same as its
-    loop ends; then it is gone, and this stands in for Python's own.
+    Trio removes its handler only if it finds that very object, and drops the object in any case
+    when its loop ends. So a guard holds Trio's handler by a weak reference. When the handler is
+    gone, the guard calls Python's own handler.
     """
 
     def __init__(self, handler: Callable[..., object]) -> None:
@@ -78,7 +82,7 @@ class Guard:
         return signal.default_int_handler if handler is None else handler
 
     def __call__(self, number: int, frame: FrameType | None) -> object:
-        """Call the handler, now or later."""
+        """Call the handler now, or defer it."""
         heard = _resent.pop(number, None)
         if heard is not None:
             heard.release()
@@ -104,9 +108,9 @@ def _is_of_trio(handler: object) -> bool:
 
 
 def _nearest(frame: FrameType | None) -> str | None:
-    """Return the mark that decides: the innermost, but none within a function that is shut.
+    """Return the mark that decides: the innermost one, except for marks within a `shut` function.
 
-    What is shielded within what is final does not hear of it either.
+    A shielded function that a final one has called counts as final.
     """
     mark, decided = None, False
     while frame is not None:
@@ -124,13 +128,13 @@ def _nearest(frame: FrameType | None) -> str | None:
 
 
 def _deliver_again(number: int) -> bool:
-    """Send a signal once more, from a thread, and so a moment later."""
+    """Send a signal again from another thread, a moment later; return whether that is possible."""
     heard = threading.Lock()
     heard.acquire()
     _resent[number] = heard
     try:
         start_new_thread(_send, (number, heard))
-    except RuntimeError:  # no more threads
+    except RuntimeError:  # no thread can be started any more
         del _resent[number]
         return False
     return True
@@ -139,8 +143,8 @@ def _deliver_again(number: int) -> bool:
 def _send(number: int, heard: threading.Lock) -> None:
     """Send the main thread a signal until its handler is called.
 
-    Python loses one that comes as the main thread is about to sleep, until the next comes; and
-    that is what a main thread does first that lets others run.
+    Python does not handle a signal that arrives when the main thread is about to sleep, until the
+    next signal arrives. And a main thread that lets this thread run is often about to sleep.
     """
     main = threading.main_thread().ident
     assert main is not None
@@ -153,7 +157,7 @@ def _send(number: int, heard: threading.Lock) -> None:
 
 
 def shielded(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that handlers must not interrupt: they run as it is left."""
+    """Mark a function that handlers must not interrupt; they run when it returns."""
     mark_shielded(function)
 
     @functools.wraps(function)
@@ -169,7 +173,7 @@ def shielded(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def mark_shielded(function: F) -> F:
-    """The same for a function whose caller calls `watch` before it and `leave` after it."""
+    """Mark a function as shielded whose caller calls `watch` before it and `leave` after it."""
     _marks[function.__code__] = _SHIELD
     return function
 
@@ -181,7 +185,7 @@ def interruptible(function: F) -> F:
 
 
 def final(function: F) -> F:
-    """Mark what is called as something ends, where nobody would hear of what a handler raises."""
+    """Mark a function that runs when an object is deleted, where Python ignores exceptions."""
     _marks[function.__code__] = _FINAL
     return function
 
@@ -193,16 +197,16 @@ def shut(function: F) -> F:
 
 
 def bottom(function: F) -> F:
-    """Mark where a process's work begins: below it may lie the stack that it was forked from."""
+    """Mark the function in which a process's work begins; a fork has its parent's frames below."""
     _marks[function.__code__] = _BOTTOM
     return function
 
 
-# The places where handlers run.
+# Functions that wrap and run handlers.
 
 
 def watch() -> None:
-    """See to it that the program's handlers are wrapped, also those that it has just set."""
+    """Wrap the program's handlers that are not wrapped yet, such as those that it has just set."""
     seen = _seen
     if (
         getsignal(_INT) is not seen[0]
@@ -225,15 +229,15 @@ def _wrap() -> None:
 
 
 def _is_of_asyncio(handler: object) -> bool:
-    """Return whether `asyncio.run` has set a handler: it takes back none but this very one.
+    """Return whether `asyncio.run` has set a handler; it removes its handler only if unwrapped.
 
-    What it does is no harm: it cancels a task, and raises only when Ctrl-C is pressed twice.
+    This handler need not be deferred: it cancels a task, and raises only at the second Ctrl-C.
     """
     return getattr(getattr(handler, "func", None), "__module__", None) == "asyncio.runners"
 
 
 def unwrap() -> None:
-    """Put the program's handlers back; without effect on another thread, and harmless there."""
+    """Restore the program's handlers; on another thread than the main one, do nothing."""
     if not _on_main():
         return
     for number in signal.valid_signals():
@@ -247,7 +251,7 @@ def unwrap() -> None:
 
 
 def _begin_fork() -> None:
-    """Forget what a fork has from its parent."""
+    """Reset the state that a fork has from its parent."""
     pending.clear()
     _sleepers.clear()
     if _arrivals:
@@ -259,7 +263,7 @@ os.register_at_fork(after_in_child=_begin_fork)
 
 
 def arrivals() -> socket.socket:
-    """Return what becomes readable as a signal comes, from the next look at handlers on."""
+    """Return the socket that becomes readable when a signal arrives, after the next `watch`."""
     if not _arrivals:
         _arrivals[:] = socket.socketpair()
         for end in _arrivals:
@@ -269,50 +273,50 @@ def arrivals() -> socket.socket:
 
 
 def wake_main() -> None:
-    """Have the main thread look up if it sleeps: a signal has come."""
+    """Wake the main thread if it sleeps, because a signal has arrived."""
     for end in _arrivals[:1]:
-        with contextlib.suppress(OSError):  # read by another thread, or closed just now
+        with contextlib.suppress(OSError):  # another thread has read it, or closed it
             end.recv(4096)
     for sleeper in list(_sleepers):
         sleeper.disturb()
 
 
 def _have_written(descriptor: int) -> None:
-    """Have Python write to a descriptor as a signal comes, or -1, unless the program uses that."""
+    """Make Python write to a descriptor (or -1: none) at signals, unless the program uses that."""
     before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
     if before not in (-1, _arrivals[1].fileno()):
         signal.set_wakeup_fd(before)
 
 
 def attend(sleeper: Sleeper) -> None:
-    """Have a sleeper disturbed, while it lives, when a handler waits."""
+    """Register a sleeper, as long as it exists, to be woken when a handler is deferred."""
     _sleepers.add(sleeper)
 
 
 def due() -> bool:
-    """Return whether a handler waits for this thread."""
+    """Return whether there is a deferred handler and this is the main thread."""
     return bool(pending) and _on_main()
 
 
 def leave() -> None:
-    """Run the handlers that wait, unless the caller was called by something shielded."""
+    """Run the deferred handlers, unless a shielded function has called the caller."""
     if due() and _nearest(sys._getframe(1)) in (None, _OPEN):
         deliver()
 
 
 @interruptible
 def deliver() -> None:
-    """Run the handlers that wait; raise what they raise."""
+    """Run the deferred handlers; their exceptions propagate."""
     frame = sys._getframe(1)
     while pending:
         number = next(iter(pending))
         handler = pending[number]
-        del pending[number]  # from here to the handler's first step nothing comes between
+        del pending[number]  # no other handler can run before this one's first instruction
         handler(number, frame)
 
 
 def is_handlers(error: BaseException) -> bool:
-    """Return whether a handler has raised an error, so that it is nobody else's to deal with."""
+    """Return whether a handler has raised an error, which other code then must not handle."""
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code in (Guard.__call__.__code__, deliver.__code__):

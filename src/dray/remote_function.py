@@ -1,4 +1,4 @@
-"""The path `dray.remote_function`, for programs that name the type of remote functions."""
+"""The module path `dray.remote_function`, for programs that import the type of remote functions."""
 
 from dray.compat.attributes import attach_getattr
 from dray.core.remote import RemoteFunction

@@ -1,4 +1,4 @@
-"""The path `dray.runtime_context`: where the calling code runs."""
+"""The module path `dray.runtime_context`: the context in which the calling code runs."""
 
 from dray.compat.attributes import attach_getattr
 from dray.core.context import RuntimeContext, get_runtime_context

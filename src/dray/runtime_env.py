@@ -1,4 +1,4 @@
-"""The path `dray.runtime_env`: a runtime environment as an object, which is also a dict."""
+"""The module path `dray.runtime_env`: a runtime environment as an object, which is also a dict."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ attach_getattr(__name__)
 
 
 class RuntimeEnvConfig(dict[str, Any]):
-    """Settings of how a cluster makes a runtime environment; Ray engine only.
+    """Options for the set-up of a runtime environment on a cluster; Ray engine only.
 
     Args:
-        setup_timeout_seconds: Limit in seconds for the set-up; -1 is without limit.
-        eager_install: Whether it begins before the first task.
-        log_files: Log files that Ray keeps of it.
+        setup_timeout_seconds: Time limit of the set-up in seconds; -1 is no limit.
+        eager_install: Whether the set-up begins before the first task.
+        log_files: Log files that Ray keeps of the set-up.
 
     Example:
         >>> from dray.runtime_env import RuntimeEnvConfig
@@ -49,12 +49,12 @@ class RuntimeEnvConfig(dict[str, Any]):
 
 @with_absent_members
 class RuntimeEnv(dict[str, Any]):
-    """The workers' environment: the value of `runtime_env=`, checked where it is made.
+    """The workers' environment: a value for `runtime_env=`, which is checked on construction.
 
     Args:
-        **fields: `env_vars` and `working_dir`; `pip`, `uv` and `py_modules`, which the Ray engine
-            installs, and others look for; on the Ray engine what else Ray knows. None is as if
-            left out.
+        **fields: `env_vars` and `working_dir`; also `pip`, `uv` and `py_modules`, which the Ray
+            engine installs, and the other engines look for. The Ray engine takes Ray's other fields
+            as well. A field that is None is left out.
 
     Raises:
         ConfigError: A field is unknown or malformed.
@@ -71,31 +71,31 @@ class RuntimeEnv(dict[str, Any]):
             runtime_env.RuntimeEnv.parse(self, "RuntimeEnv")
 
     def env_vars(self) -> dict[str, str]:
-        """Return its environment variables."""
+        """Return the environment variables."""
         return dict(self.get("env_vars", {}))
 
     def working_dir(self) -> str:
-        """Return its directory; empty if it names none."""
+        """Return the working directory; "" if there is none."""
         return str(self.get("working_dir", ""))
 
     def py_modules(self) -> list[str]:
-        """Return the modules that it brings."""
+        """Return the value of `py_modules`."""
         return list(self.get("py_modules", ()))
 
     def has_working_dir(self) -> bool:
-        """Return whether it names a directory."""
+        """Return whether there is a working directory."""
         return "working_dir" in self
 
     def has_pip(self) -> bool:
-        """Return whether it brings packages by pip."""
+        """Return whether packages are installed by pip."""
         return "pip" in self
 
     def has_uv(self) -> bool:
-        """Return whether it brings packages by uv."""
+        """Return whether packages are installed by uv."""
         return "uv" in self
 
     def has_conda(self) -> bool:
-        """Return whether it brings an environment of conda's."""
+        """Return whether there is a conda environment."""
         return "conda" in self
 
     def set(self, name: str, value: object) -> None:
@@ -103,7 +103,7 @@ class RuntimeEnv(dict[str, Any]):
         self[name] = value
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a plain dict."""
+        """Return the environment as a plain dict."""
         return dict(self)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""The session: which engine this process uses, from `init` or first use to `shutdown`."""
+"""The session of this process: its engine, from `init` or its first use to `shutdown`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 _engine: Engine | None = None
-_options: Options | None = None  # what that engine was asked for; None in a worker
-_runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
-_join: Callable[[], Runtime] | None = None  # of a worker: makes it a part of its session
+_options: Options | None = None  # the options of that engine; None in a worker
+_runtime: Runtime | None = None  # a worker's; a driver's is in its engine
+_join: Callable[[], Runtime] | None = None  # a worker's: connects it with its session
 _ahead = False  # the engine was started by `prepare`, and nothing has used it yet
-_over = False  # the program ends, and its engine has ended
-_owner = 0  # the process that all this belongs to: a fork of it has none of it
+_over = False  # the program is ending, and its engine has ended
+_owner = 0  # the process that these belong to; they are not valid in a fork of it
 
 
 def init(
@@ -52,42 +52,44 @@ def init(
     wait_for_nodes_s: float | None = None,
     **of_a_cluster: Any,
 ) -> Context:
-    """Start an engine for this process. Optional: the first use starts the default one.
+    """Start an engine for this process. This is optional: the first use starts the default engine.
 
     Args:
-        address: The cluster: "auto" (the one that `RAY_ADDRESS` names or that runs on this
-            machine) or "host:port", which mean the Ray engine; "local" is this machine, with the
-            Ray engine a cluster of its own that ends with this process. The Ray engine without an
-            address uses the cluster that runs, or starts one of its own. Where `engine` or
-            `DRAY_ENGINE` says another engine, "auto" is this machine.
+        address: The cluster: "auto" (the cluster that `RAY_ADDRESS` names or that runs on this
+            machine) or "host:port" selects the Ray engine. If `engine` or `DRAY_ENGINE` names
+            another engine, "auto" is this machine. "local" is this machine; on the Ray engine, it
+            is a new cluster that ends with this process. Without an address, the Ray engine uses
+            the running cluster, or starts its own.
         engine: "process" (workers are processes of this machine, the default), "ray" (workers are
             actors of a Ray cluster, the default within a Ray job and with an address), or "inline"
             (the function runs in this process, for debugging). `DRAY_ENGINE` sets the default.
-        num_cpus: CPUs to offer, more or fewer than the machine has; logical, not enforced.
+        num_cpus: CPUs to offer. The number is logical: it may differ from the machine's, and it is
+            not enforced.
         num_gpus: GPUs to offer.
-        resources: Further resources to offer, name to quantity; "memory" is in bytes.
-        labels: Labels of this machine, which label selectors choose by.
-        namespace: With the Ray engine, the namespace of this program.
-        runtime_env: The environment of workers: `env_vars` and `working_dir`; `pip`, `uv` and
-            `py_modules`, which the Ray engine installs, and others look for; on the Ray engine
-            what else Ray knows.
-        nodes: With the process engine, simulated nodes in place of this machine: dicts with
-            `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`, all
-            optional.
-        object_store_memory: Bytes of memory that stored objects may take before they go to
-            the disk; 30 % of this machine's by default.
-        ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
+        resources: Further resources to offer, name -> quantity; "memory" is in bytes.
+        labels: Labels of this machine, for label selectors.
+        namespace: The namespace of this program; Ray engine only.
+        runtime_env: The environment of workers: `env_vars` and `working_dir`; also `pip`, `uv` and
+            `py_modules`, which the Ray engine installs, and the other engines look for. The Ray
+            engine takes Ray's other fields as well.
+        nodes: Simulated nodes instead of this machine; process engine only. Each node is a dict
+            with `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`,
+            all optional.
+        object_store_memory: Bytes of memory for stored objects; further objects go to the disk.
+            Default: 30 % of this machine's memory.
+        ignore_reinit_error: If an engine runs already, keep it instead of raising.
         local_mode: Run everything in this process: the same as `engine="inline"`.
-        log_to_driver: False does not show here what workers print; a run's log files have it.
+        log_to_driver: If False, do not show the workers' output here; it is in a run's log files.
         logging_level: Level of dray's own logging; None leaves it as it is.
-        logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
-        configure_logging: False leaves `logging_level` without effect.
-        wait_for_nodes_s: With the Ray engine, for how many seconds a request waits that no node
-            can hold: nodes may be added. It is refused at once by default (or as
-            `DRAY_WAIT_FOR_NODES_S` says), and on one machine always. With an autoscaler it waits
-            anyway. What runs in the cluster waits as long.
-        **of_a_cluster: With the Ray engine, what a cluster takes that is started here, such as
-            `include_dashboard`; without effect otherwise, which is logged at debug level.
+        logging_format: No effect: dray logs through `logging`, whose handlers you set.
+        configure_logging: If False, `logging_level` has no effect.
+        wait_for_nodes_s: Seconds for which a request that no node can hold waits for new nodes; Ray
+            engine only. By default (or as `DRAY_WAIT_FOR_NODES_S` says) such a request is refused
+            at once, and on one machine always. If the cluster has an autoscaler, the request waits
+            anyway. Requests of code that runs in the cluster wait equally long.
+        **of_a_cluster: Arguments for a Ray cluster that this call starts, such as
+            `include_dashboard`. On other engines they have no effect, which is logged at debug
+            level.
 
     Returns:
         The session, which can be used in a `with` statement.
@@ -96,7 +98,8 @@ def init(
         AlreadyInitializedError: An engine runs already.
         ConfigError: An argument is malformed or unknown.
         MissingDependencyError: The engine needs a package that is not installed.
-        ClusterUnreachableError: There is no cluster at the address, or it does not fit.
+        ClusterUnreachableError: There is no cluster at the address, or the cluster does not fit
+            this program.
 
     Example:
         >>> import dray
@@ -153,7 +156,7 @@ def init(
         if logging_format:
             without_meaning.append("logging_format")
         say_without_meaning(without_meaning, engine)
-        shutdown()  # what a trainer has begun ahead
+        shutdown()  # the engine that a trainer has started ahead
         _start(engine, options)
         return Context(_begun_runtime, shutdown)
 
@@ -174,7 +177,7 @@ def _patience(seconds: float | None) -> float:
 
 
 def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tuple[str, str | None]:
-    """Return which engine `init` means, and the address that it shall have."""
+    """Return the engine that the arguments of `init` select, and its address."""
     from dray.settings import Settings
 
     if address is not None and not isinstance(address, str):
@@ -191,7 +194,7 @@ def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tup
     if engine is None:
         of_cluster = address not in (None, "local") and "DRAY_ENGINE" not in os.environ
         engine = "ray" if of_cluster else Settings().engine
-    # What there is of a cluster for an engine of this machine is this machine.
+    # For an engine of this machine, "auto" and "local" are this machine.
     return engine, None if address in ("local", "auto") and engine != "ray" else address
 
 
@@ -215,11 +218,11 @@ def _start(name: str | None, options: Options) -> Engine:
 
 def _end_at_exit() -> None:
     atexit.unregister(_end)
-    atexit.register(_end)  # before all that was registered earlier
+    atexit.register(_end)  # so that it runs before all functions registered earlier
 
 
 def _end() -> None:
-    """End the engine for good: threads, and what else is called at the end, start no new one."""
+    """End the engine for good: threads and exit functions that still run cannot start another."""
     global _over
     with _lock:
         _over = True
@@ -227,7 +230,7 @@ def _end() -> None:
 
 
 def has_ended() -> bool:
-    """Return whether the program ends, and its engine with all actors has ended."""
+    """Return whether the program is ending, and its engine with all actors has ended."""
     return _over
 
 
@@ -238,7 +241,7 @@ def _refuse_at_end() -> None:
 
 
 def refuse_forks(pid: int) -> None:
-    """Refuse to speak for a worker in a process that was forked off it."""
+    """Raise EngineError in a fork of a worker, because only the worker itself is connected."""
     if os.getpid() != pid:
         raise EngineError(
             f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
@@ -247,7 +250,7 @@ def refuse_forks(pid: int) -> None:
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a fork: another thread of the parent may have had it."""
+    """Replace the lock in a fork, because another thread of the parent may have held it."""
     global _lock
     _lock = threading.RLock()
 
@@ -262,7 +265,7 @@ def _is_owner() -> bool:
 def is_initialized() -> bool:
     """Return whether this process is a driver that has an engine, or a worker of one.
 
-    A trainer that is built, and has not run, initialises nothing.
+    Building a trainer initialises nothing, as long as it has not run.
 
     Example:
         >>> import dray
@@ -282,11 +285,11 @@ def is_initialized() -> bool:
 def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = False) -> None:
     """End the engine and every worker of it; a second call does nothing.
 
-    A `fit()` of another thread, at work or waiting, ends with a `ControllerError`.
+    A `fit()` that runs or waits in another thread ends with a `ControllerError`.
 
     Args:
-        wait_for_processes: Without effect: it always waits until the workers have ended.
-        _exiting_interpreter: Without effect.
+        wait_for_processes: No effect: this function always waits until the workers have ended.
+        _exiting_interpreter: No effect.
 
     Example:
         >>> import dray
@@ -301,17 +304,17 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
         try:
             if engine is not None:
                 engine.close()
-        finally:  # also if a handler raises, such as Ctrl-C's; not if the engine refuses to end
+        finally:  # also after Ctrl-C; but not if the engine refuses to end
             if engine is None or engine.closed:
                 _engine, _options, _ahead = None, None, False
 
 
 def current_engine() -> Engine:
-    """Return this process's engine, and start the default one if there is none."""
+    """Return this process's engine; if there is none, start the default one."""
     global _engine, _ahead
-    if _engine is not None and not (_ahead or _engine.lost) and _is_owner():  # as with every call
+    if _engine is not None and not (_ahead or _engine.lost) and _is_owner():  # the usual case
         return _engine
-    _refuse_at_end()  # before imports, which fail in the very end
+    _refuse_at_end()  # before the imports, which fail at Python's end
     from dray import engines
     from dray.engines.base import Options
 
@@ -327,14 +330,14 @@ def current_engine() -> Engine:
 
 
 def _start_again(lost: Engine) -> Engine:
-    """Close an engine that is lost, and start one like it; if that fails, the next use tries it."""
+    """Close a lost engine, and start one like it; if that fails, the next use tries again."""
     assert _options is not None
     lost.close()
     return _start(lost.name, _options)
 
 
 def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-    """Begin to import what workers will need; `init` may still say which engine they are of."""
+    """Start an engine that imports the workers' modules; a later `init` may still replace it."""
     global _ahead
     with _lock:
         ahead = not is_initialized()
@@ -344,7 +347,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
 
 
 def local_options() -> Options:
-    """Return what `init` said, as far as it holds for an engine of this process alone."""
+    """Return the options of `init` that are valid for an engine of this process alone."""
     from dray.engines.base import Options
 
     with _lock:
@@ -354,7 +357,7 @@ def local_options() -> Options:
 
 
 def current_runtime() -> Runtime:
-    """Return what runs tasks and actors for this process: a worker's own, or its engine's."""
+    """Return the runtime that runs tasks and actors of this process: a worker's or an engine's."""
     global _runtime
     if _is_owner():
         if _runtime is None and _join is not None:
@@ -362,23 +365,23 @@ def current_runtime() -> Runtime:
                 _runtime = _runtime or _join()
         if _runtime is not None:
             return _runtime
-        if _engine is not None and not (_ahead or _engine.lost):  # as with every call
+        if _engine is not None and not (_ahead or _engine.lost):  # the usual case
             return _engine.runtime
     return current_engine().runtime
 
 
 def _begun_runtime() -> Runtime:
-    """Return what `current_runtime` does, but start no engine."""
+    """Return the current runtime, but start no engine."""
     if not is_initialized():
         raise EngineError("the session has ended: what its context tells is to be read before")
     return current_runtime()
 
 
 def enter_worker(join: Callable[[], Runtime]) -> None:
-    """Make this process a part of the session that has made it.
+    """Make this process a worker of the session that has started it.
 
     Args:
-        join: Called once, when it is first needed; returns this process's runtime.
+        join: Function that returns this process's runtime; it is called once, at first use.
     """
     global _engine, _options, _runtime, _join, _ahead, _over, _owner
     _engine, _options, _runtime, _join, _ahead = None, None, None, join, False
@@ -387,7 +390,7 @@ def enter_worker(join: Callable[[], Runtime]) -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return all resources there are, summed over the nodes.
+    """Return the resources of all nodes, summed.
 
     Example:
         >>> import dray
@@ -398,7 +401,7 @@ def cluster_resources() -> dict[str, float]:
 
 
 def available_resources() -> dict[str, float]:
-    """Return the resources that nobody holds now, summed over the nodes; as on Ray, no zeros.
+    """Return the free resources of all nodes, summed; like Ray, without resources that are zero.
 
     Example:
         >>> import dray
@@ -410,7 +413,7 @@ def available_resources() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return the machines, each with its id, address, resources and labels.
+    """Return the nodes, each with its id, address, resources and labels.
 
     Example:
         >>> import dray

@@ -1,4 +1,4 @@
-"""The one place that reads dray's environment variables."""
+"""Settings from environment variables; no other module reads dray's variables."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ START_METHODS = ("fork", "spawn")
 
 
 def host_root() -> str:
-    """Return where the files that tell of devices lie: `DRAY_HOST_ROOT`, for simulated hosts."""
+    """Return the root directory of device files: `DRAY_HOST_ROOT` for simulated hosts, or "/"."""
     return os.environ.get("DRAY_HOST_ROOT", "/")
 
 
 def locks_directory() -> str | None:
-    """Return where drivers lock the devices they use: `DRAY_CLAIMS`; None, for "0", is nowhere.
+    """Return the directory of device locks, `DRAY_CLAIMS`; None if the variable is "0".
 
-    All drivers of a machine must agree on it, so it does not follow `TMPDIR`.
+    The directory does not depend on `TMPDIR`, because all drivers of a machine must use the same.
     """
     given = os.environ.get("DRAY_CLAIMS", "/tmp/dray-devices")
     return None if given == "0" else given
@@ -47,9 +47,9 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def is_rays_worker() -> bool:
-    """Return whether this process is a worker in a Ray cluster, without an import.
+    """Return whether this process is a worker in a Ray cluster, without importing Ray.
 
-    Ray runs it, or it is a fork of the session's agent on its node.
+    Such a worker is a process of Ray, or a fork of the session's agent on its node.
     """
     forked = sys.modules.get("dray.engines.ray.workers.forked_worker")
     if forked is not None and forked.own_membership() is not None:
@@ -59,9 +59,9 @@ def is_rays_worker() -> bool:
 
 
 def _engine() -> str:
-    if is_rays_worker():  # whatever variables the cluster was started with
+    if is_rays_worker():  # regardless of the cluster's own variables
         return "ray"
-    # Within a Ray job the program is on a cluster already, and means to use it.
+    # Within a Ray job the program runs on a cluster already, so it uses that cluster.
     default = "ray" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "process"
     return _choice("DRAY_ENGINE", default, ENGINES)
 
@@ -71,7 +71,7 @@ def _flag(variable: str, default: bool) -> bool:
 
 
 def _rays_flag(variable: str) -> bool | None:
-    """Return what a variable of Ray's says, read as Ray reads it; None if it is not set."""
+    """Return the value of a flag of Ray, by Ray's rules; None if the variable is not set."""
     text = os.environ.get(variable)
     return None if text is None else text.lower() in ("1", "true")
 
@@ -85,45 +85,48 @@ def _launched_processes() -> int:
 class Settings:
     """Settings from the environment, read when a session starts.
 
+    Times are in seconds.
+
     Attributes:
-        engine: `DRAY_ENGINE`: the engine when `dray.init` names none; within a Ray job, "ray".
-            In a task or actor of Ray's it is "ray" whatever the variable says.
-        start_method: `DRAY_START_METHOD`: how the process engine makes workers.
+        engine: `DRAY_ENGINE`: the engine if `dray.init` names none; default within a Ray job:
+            "ray". In a task or actor of Ray it is always "ray".
+        start_method: `DRAY_START_METHOD`: the method by which the process engine starts workers.
         agents: `DRAY_RAY_AGENTS`: whether training workers on a Ray cluster are forks of an agent
-            on their node, rather than actors of Ray's.
+            on their node, instead of Ray actors.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
-        fold_output: `DRAY_FOLD_OUTPUT`, or else Ray's `RAY_DEDUP_LOGS`: whether lines that ranks
-            repeat are shown once, with how often they came.
-        plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
-            training; `dray plan` sets it.
-        launched_processes: Number of processes of torchrun's that run the script; 1 without it.
-        start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
-        keep_reservation_s: `DRAY_KEEP_RESERVATION_S`: how long a session keeps what a run had
-            reserved in a Ray cluster for a run that asks for the same.
-        own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether the workers of a run work in a
-            directory of its own, rather than in the driver's.
-        profiling: Ray's `RAY_PROFILING`: whether workers note when tasks and calls begin and end.
+        fold_output: `DRAY_FOLD_OUTPUT`, or else Ray's `RAY_DEDUP_LOGS`: whether lines that several
+            ranks print are shown once, with the number of repetitions.
+        plan_path: `DRAY_PLAN`: the file to which `fit()` writes its plan before it ends the program
+            without training; `dray plan` sets it.
+        launched_processes: Number of processes of torchrun that run the script; 1 without torchrun.
+        start_timeout_s: `DRAY_START_TIMEOUT_S`: time for which a run waits for its resources.
+        keep_reservation_s: `DRAY_KEEP_RESERVATION_S`: time for which a session keeps the resources
+            of a finished run in a Ray cluster, for a run that requests the same.
+        own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether the workers of a run have a working
+            directory of their run, instead of the driver's.
+        profiling: Ray's `RAY_PROFILING`: whether workers record the start and end of tasks and
+            calls.
         share_devices: Ray's `TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES`: whether workers see the
-            devices of all workers of their node; None leaves it to the framework.
-        parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: how long workers may take to
-            leave their process group.
-        stop_grace_s: `DRAY_STOP_GRACE_S`: how long a run that was asked to stop may go on without
+            devices of all workers of their node; None lets the framework's backend decide.
+        parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: time for the workers to leave
+            their process group.
+        stop_grace_s: `DRAY_STOP_GRACE_S`: time for which a run that is to stop may continue without
             a report.
-        conclude_grace_s: `DRAY_CONCLUDE_GRACE_S`: how long a run that a callback has ended
-            waits for the next report, once a rank has stopped.
-        report_grace_s: `DRAY_REPORT_GRACE_S`: how long a failed run waits for ranks that may be
-            about to make a report which the failed ones have made.
-        wait_warning_s: `DRAY_WAIT_WARNING_S`: how long ranks wait for others before a warning says
-            for whom; 0 is never.
-        storage_retry_s: `DRAY_STORAGE_RETRY_S`: how long a request to a storage over the network is
-            tried again before it has failed.
-        lease_s: `DRAY_LEASE_S`: how long a run on such a storage stays its driver's when that shows
-            no sign of life.
-        wait_for_nodes_s: `DRAY_WAIT_FOR_NODES_S`: what `dray.init(wait_for_nodes_s=...)` says where
-            nobody calls it, as in tasks that train.
-        stall_warning_s: `DRAY_STALL_WARNING_S`: after how long without a word from any worker a
-            warning names work that waits for resources which nothing will free; 0 is never.
+        conclude_grace_s: `DRAY_CONCLUDE_GRACE_S`: time for which a run that a callback has ended
+            waits for the next report, after a rank has stopped.
+        report_grace_s: `DRAY_REPORT_GRACE_S`: time for which a failed run waits for the other ranks
+            to make the reports that the failed ranks have made.
+        wait_warning_s: `DRAY_WAIT_WARNING_S`: time for which ranks wait for others before a warning
+            names those; 0 disables the warning.
+        storage_retry_s: `DRAY_STORAGE_RETRY_S`: time for which a request to network storage is
+            retried before it fails.
+        lease_s: `DRAY_LEASE_S`: time for which a run on network storage still belongs to its driver
+            after the driver's last sign of life.
+        wait_for_nodes_s: `DRAY_WAIT_FOR_NODES_S`: default of `dray.init(wait_for_nodes_s=...)`,
+            also if `init` is not called, as in tasks that train.
+        stall_warning_s: `DRAY_STALL_WARNING_S`: time without a message from any worker after which
+            a warning names work that waits for resources which no work will free; 0 disables it.
     """
 
     engine: str = field(default_factory=_engine)

@@ -1,7 +1,7 @@
-"""The status of a program, for `dray status`: one form for all engines, and its text.
+"""The status of a program, for `dray status`: one format for all engines, and its text.
 
-Whatever an engine does not know is left at its default. `read` takes what `asdict` has made, also
-of other versions: what is missing is left out, and what is not known is ignored.
+Fields that an engine does not know keep their defaults. `read` accepts the output of `asdict` of
+any version of dray: missing fields get their defaults, and unknown fields are ignored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from dray.errors import visible
 from dray.host import bytes_in_words
 
-# A program with more tasks than this wants numbers, not a list.
+# A status lists at most so many tasks, and counts the rest.
 MOST_TASKS = 100
 
 _T = TypeVar("_T")
@@ -23,7 +23,7 @@ _MOST_METRICS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceStatus:
-    """An accelerator: how much of it is free, and which other program has it."""
+    """An accelerator, with its free share, and the pid of another program that holds it."""
 
     resource: str = ""
     id: str = ""
@@ -33,7 +33,7 @@ class DeviceStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
-    """A node; what it offers and what of that is free, where the engine tells."""
+    """A node, with its resources, and its free resources if the engine knows them."""
 
     node_id: str = ""
     address: str = ""
@@ -45,7 +45,7 @@ class NodeStatus:
 
     @classmethod
     def of(cls, entry: dict[str, Any], **more: Any) -> NodeStatus:
-        """Return a node of `dray.nodes()`, which has Ray's names."""
+        """Return the status of an entry of `dray.nodes()`, whose keys are Ray's."""
         return cls(
             node_id=entry["NodeID"],
             address=entry["NodeManagerAddress"],
@@ -78,7 +78,7 @@ class ActorStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStatus:
-    """A task that has not ended; `why` says for what it waits."""
+    """A task that has not ended; `why` is the reason why it waits."""
 
     task_id: str = ""
     name: str = ""
@@ -100,7 +100,7 @@ class TaskStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingStatus:
-    """Requests for the same resources that wait; `why` says of each resource how much is free."""
+    """Waiting requests for the same resources; `why` has the free quantity of each resource."""
 
     what: str = ""
     requests: int = 1
@@ -112,7 +112,7 @@ class WaitingStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectsStatus:
-    """Numbers and bytes of the stored objects."""
+    """The number and the size of the stored objects."""
 
     objects: int = 0
     memory_bytes: int = 0
@@ -136,10 +136,10 @@ class TrainingStatus:
     """A `fit()` that has not returned.
 
     Attributes:
-        seconds: Since `fit()` was called.
-        report: The number of rank 0's newest report, and `metrics` what was in it.
-        since_report_s: Age of that in seconds.
-        waits: Awaited ranks, in words.
+        seconds: Seconds since `fit()` was called.
+        report: The number of rank 0's newest report, whose metrics are in `metrics`.
+        since_report_s: Seconds since that report.
+        waits: The ranks that others wait for, in words.
     """
 
     name: str = ""
@@ -157,7 +157,7 @@ class TrainingStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramStatus:
-    """A program of this machine, or a cluster; `task_count` counts the tasks not listed as well."""
+    """A program of this machine, or a cluster; `task_count` includes tasks that are not listed."""
 
     engine: str = ""
     pid: int | None = None
@@ -175,7 +175,7 @@ class ProgramStatus:
 
 
 def read(kind: type[_T], data: Any) -> _T:
-    """Return the status that `asdict` has made something of, in this version or another one."""
+    """Return the status from the output of `asdict`, of this version of dray or another one."""
     hints = get_type_hints(kind)
     known = {f.name: hints[f.name] for f in fields(kind) if f.name in data}  # type: ignore[arg-type]
     return kind(**{name: _value(hint, data[name]) for name, hint in known.items()})
@@ -192,7 +192,7 @@ def _value(hint: Any, data: Any) -> Any:
 
 
 def text(programs: Iterable[ProgramStatus]) -> str:
-    """Return what people read."""
+    """Return the status of programs as text."""
     lines = [visible(line) for program in programs for line in _program(program)]
     return "\n".join(lines or ["No program of yours uses dray on this machine now."])
 
@@ -259,7 +259,7 @@ def _joined(parts: Iterable[str | None]) -> str:
 
 
 def _state(state: str) -> str:
-    """Return a state in words; Ray has its own, such as PENDING_NODE_ASSIGNMENT."""
+    """Return a state in words; Ray has states such as PENDING_NODE_ASSIGNMENT."""
     return state.lower().replace("_", " ")
 
 
@@ -278,7 +278,7 @@ def _seconds(seconds: float | None) -> str:
 def _room(node: NodeStatus) -> str:
     parts = []
     for name, total in node.resources.items():
-        if name.startswith("node:"):  # with which Ray places things on this node
+        if name.startswith("node:"):  # Ray's resource for placing work on this node
             continue
         amount = bytes_in_words if "memory" in name else "{:.4g}".format
         left = ""

@@ -1,3 +1,3 @@
-"""dray's version, said once."""
+"""The version of dray, in one place."""
 
 VERSION = "0.1.0"

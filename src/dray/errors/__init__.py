@@ -1,48 +1,48 @@
-"""Every error that dray raises, as one tree.
+"""All errors that dray raises, as one tree.
 
 DrayError
 ├── ConfigError (ValueError)            the request is malformed
-│   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
+│   ├── ArgumentTypeError (TypeError)   an argument has a type that makes no sense
 │   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
 │   ├── NameTakenError                  another actor or placement group has the name already
-│   ├── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
-│   ├── NoSuchDatasetError (KeyError)   it asks for a dataset that a trainer was not given
+│   ├── NoSuchCheckpointError (RuntimeError) a run does not have the requested checkpoint
+│   ├── NoSuchDatasetError (KeyError)   a trainer has no dataset of that name
 │   └── NoSuchFileError (StorageError, FileNotFoundError) there is no file to read rows from
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
 ├── AbsentError                         a name, module or argument that dray does not have
 │   ├── AbsentNameError (AttributeError)
-│   │   └── DeprecatedNameError (DeprecationWarning)      Ray is giving it up as well
+│   │   └── DeprecatedNameError (DeprecationWarning)      deprecated in Ray as well
 │   ├── AbsentImportError (ImportError)
 │   │   └── AbsentModuleError (ModuleNotFoundError)
 │   └── AbsentArgumentError (ConfigError, TypeError)
-│       └── DeprecatedArgumentError (DeprecationWarning)  Ray is giving it up as well
-├── SerializationError (TypeError)      an object cannot travel between processes
+│       └── DeprecatedArgumentError (DeprecationWarning)  deprecated in Ray as well
+├── SerializationError (TypeError)      an object cannot be sent between processes
 ├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
 ├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
 │   └── NoRunError (RuntimeError)       there is no run in a directory
-├── GetTimeoutError (TimeoutError)      a result did not come in time
+├── GetTimeoutError (TimeoutError)      a result was not available within the timeout
 ├── TaskCancelledError                  a call was cancelled before it ended
 ├── TaskError                           a task or an actor's method raised; also of the user's type
-├── DataFunctionError                   a function raised on rows of a dataset; of its type as well
+├── DataFunctionError                   a function of a dataset raised; also of its exception's type
 ├── CollectiveError (RuntimeError)      a rank of a group of actors did not take part
-├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
-├── EngineError                         the engine itself broke
+├── PendingCallsLimitExceeded           an actor has reached its max_pending_calls
+├── EngineError                         the engine itself has failed
 │   ├── WorkerDiedError                 a worker's process ended before its work did
-│   │   ├── OutOfMemoryError            because it was killed for want of memory
+│   │   ├── OutOfMemoryError            because it was killed when memory was full
 │   │   ├── NodeDiedError               because its node did, or can no longer be reached
 │   │   └── ActorError                  an actor's process ended before a call of it did
 │   │       ├── ActorDiedError          the actor is gone
-│   │       └── ActorUnavailableError   it is being made again, the call is lost
-│   ├── GroupRemovedError               a placement group was removed, with what ran in it
-│   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
-│   ├── ObjectLostError                 an object is gone, with the process or node that held it
-│   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
-│   └── ClusterUnreachableError (ConnectionError)  no cluster there, or one that does not fit
-└── TrainingFailedError                 fit() did not reach its end
+│   │       └── ActorUnavailableError   it is being restarted, the call is lost
+│   ├── GroupRemovedError               a task's or actor's placement group was removed
+│   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be set up
+│   ├── ObjectLostError                 an object is lost with the process or node that held it
+│   ├── ObjectStoreFullError            memory and disk have no space for an object
+│   └── ClusterUnreachableError (ConnectionError)  no cluster at the address, or an unfit one
+└── TrainingFailedError                 fit() has failed
     ├── StartTimeoutError (TimeoutError) because the resources did not become free in time
     ├── WorkerGroupError                because of a worker: the user's function or its process
-    ├── PreemptionError                 because announced nodes were taken away, once too often
+    ├── PreemptionError                 because nodes were preempted more often than allowed
     └── ControllerError                 because of the driver: a callback, the storage, dray itself
 """
 
@@ -82,7 +82,7 @@ class ConfigError(DrayError, ValueError):
 
 
 class ArgumentTypeError(ConfigError, TypeError):
-    """An argument is not of a kind that could be meant, or a call does not fit its signature."""
+    """An argument has a type that makes no sense, or a call does not match the signature."""
 
 
 class AlreadyInitializedError(ConfigError, RuntimeError):
@@ -90,17 +90,17 @@ class AlreadyInitializedError(ConfigError, RuntimeError):
 
 
 class NameTakenError(ConfigError):
-    """An actor or a placement group cannot be made under a name that another one has."""
+    """An actor or a placement group cannot be created because its name is in use."""
 
 
 class NoSuchCheckpointError(ConfigError, RuntimeError):
-    """A run has no checkpoint of the kind that was asked for."""
+    """A run does not have the requested checkpoint."""
 
 
 class NoSuchDatasetError(ConfigError, KeyError):
-    """A trainer was given no dataset of that name."""
+    """A trainer has no dataset of that name."""
 
-    __str__ = Exception.__str__  # a KeyError's is a repr
+    __str__ = Exception.__str__  # KeyError's own returns a repr
 
 
 class NoSuchFileError(ConfigError, StorageError, FileNotFoundError):
@@ -108,12 +108,12 @@ class NoSuchFileError(ConfigError, StorageError, FileNotFoundError):
 
 
 class InfeasibleError(DrayError):
-    """No node, now or later, can offer what was asked.
+    """No node can ever offer the requested resources.
 
     Attributes:
         asked: The resources of the whole request.
         available: The resources of the nearest node.
-        shortfall: Resources that the nodes lack, where dray has found that out itself.
+        shortfall: The resources that the nodes lack, if dray itself has found the lack.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class InfeasibleError(DrayError):
 
     @classmethod
     def of(cls, shortfall: Shortfall) -> InfeasibleError:
-        """Return the error of a shortfall, in the words of tasks, actors and groups."""
+        """Return the error of a shortfall, with advice for tasks, actors and placement groups."""
         text, asked = shortfall.sentence(), shortfall.asked
         return cls(text, asked=asked, available=shortfall.available, shortfall=shortfall)
 
@@ -144,9 +144,9 @@ class MissingDependencyError(DrayError, ImportError):
     """An optional package is needed and not installed.
 
     Attributes:
-        package: Its name.
+        package: Name of the package.
         requirement: Name of the package for pip.
-        instead: Alternative without it, if there is one.
+        instead: An alternative without the package, or "".
     """
 
     def __init__(self, package: str, requirement: str, instead: str = "") -> None:
@@ -163,10 +163,10 @@ class MissingDependencyError(DrayError, ImportError):
 
 
 class AbsentError(DrayError):
-    """dray does not have what is asked for by name; the message says what to use instead.
+    """dray does not have a name that the program uses; the message says what to use instead.
 
     Attributes:
-        owner: The module, class or function that does not have it.
+        owner: The module, class or function that does not have the name.
         absent: The name.
     """
 
@@ -185,7 +185,7 @@ class AbsentNameError(AbsentError, AttributeError):
 
 
 class DeprecatedNameError(AbsentNameError, DeprecationWarning):
-    """A class has no such attribute, and Ray is giving it up as well."""
+    """A class has no such attribute, which is deprecated in Ray as well."""
 
 
 class AbsentImportError(AbsentError, ImportError):
@@ -201,15 +201,15 @@ class AbsentArgumentError(AbsentError, ConfigError, TypeError):
 
 
 class DeprecatedArgumentError(AbsentArgumentError, DeprecationWarning):
-    """A function or class does not take such an argument, and Ray is giving it up as well."""
+    """A function or class does not take such an argument, which is deprecated in Ray as well."""
 
 
 class SerializationError(DrayError, TypeError):
-    """An object cannot be sent to, or back from, a worker process."""
+    """An object cannot be sent to or from a worker process."""
 
 
 class NotInTrainingError(DrayError, RuntimeError):
-    """A function that belongs inside a train function was called elsewhere."""
+    """A function that works only inside a train function was called elsewhere."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -223,16 +223,16 @@ class NotInTrainingError(DrayError, RuntimeError):
 
 
 class EngineError(DrayError):
-    """The engine that runs the workers broke."""
+    """The engine that runs the workers has failed."""
 
 
 class WorkerDiedError(EngineError):
-    """A worker's process ended before its work did.
+    """A worker's process has ended before its work was done.
 
     Attributes:
-        exitcode: The exit status; negative is the number of the signal that killed it;
-            None where the engine cannot know.
-        out_of_memory: Whether it was killed for want of memory.
+        exitcode: The exit status; a negative value is the number of the signal that killed the
+            process; None if the engine does not know it.
+        out_of_memory: Whether the process was killed because memory was full.
         details: Details from the engine.
     """
 
@@ -253,20 +253,20 @@ class WorkerDiedError(EngineError):
 
 
 class OutOfMemoryError(WorkerDiedError):
-    """A worker's process was killed for want of memory."""
+    """A worker's process was killed because memory was full."""
 
 
 class NodeDiedError(WorkerDiedError):
-    """A worker is gone because its node is, or can no longer be reached."""
+    """A worker is lost because its node has died, or can no longer be reached."""
 
 
 class ActorError(WorkerDiedError):
-    """A call of an actor is lost, because its process ended.
+    """A call of an actor is lost because the actor's process has ended.
 
     Attributes:
-        actor_id: The actor's id, where the engine tells it.
-        actor_init_failed: Whether its `__init__` raised.
-        preempted: Whether its node was taken away with a warning before.
+        actor_id: Id of the actor, or None.
+        actor_init_failed: Whether the actor's `__init__` raised.
+        preempted: Whether the actor's node was preempted.
     """
 
     preempted = False
@@ -286,7 +286,7 @@ class ActorError(WorkerDiedError):
 
     @property
     def error_msg(self) -> str:
-        """The message."""
+        """The message of the error."""
         return str(self)
 
     def __reduce__(self) -> tuple[Callable[..., WorkerDiedError], tuple[object, ...]]:
@@ -296,35 +296,35 @@ class ActorError(WorkerDiedError):
 
 
 class ActorDiedError(ActorError):
-    """An actor is gone: killed, crashed, or its `__init__` raised."""
+    """An actor has ended for good: it was killed, it crashed, or its `__init__` raised."""
 
 
 class ActorUnavailableError(ActorError):
-    """An actor's process died in the middle of a call; the actor is being made again."""
+    """An actor's process died during a call; the actor is being restarted."""
 
 
 class GroupRemovedError(EngineError):
-    """A task or actor ended because its placement group was removed."""
+    """A task or actor has ended because its placement group was removed."""
 
 
 class RuntimeEnvSetupError(EngineError):
-    """A worker's runtime environment cannot be made."""
+    """A worker's runtime environment cannot be set up."""
 
 
 class ObjectLostError(EngineError):
-    """An object is gone, with the process or the node that held it."""
+    """An object is lost because the process or the node that held it has ended."""
 
 
 class ObjectStoreFullError(EngineError):
-    """There is no room for an object, in memory or on the disk."""
+    """Memory and disk have no space for an object."""
 
 
 class ClusterUnreachableError(EngineError, ConnectionError):
-    """There is no cluster at the address, or it does not fit this program."""
+    """There is no cluster at the address, or the cluster does not fit this program."""
 
 
 class GetTimeoutError(DrayError, TimeoutError):
-    """A result did not come in time."""
+    """A result was not available within the timeout."""
 
 
 class TaskCancelledError(DrayError):
@@ -334,18 +334,18 @@ class TaskCancelledError(DrayError):
 class DataFunctionError(DrayError):
     """A function that a dataset applies has raised; the message names the rows.
 
-    It is also an instance of what the function raised, and that is its cause.
+    The error is also an instance of the type of the function's exception, which is its `__cause__`.
     """
 
-    __str__ = Exception.__str__  # a KeyError's is a repr, and an OSError's its number
+    __str__ = Exception.__str__  # KeyError's own returns a repr, and OSError's begins with a number
 
 
 class CollectiveError(DrayError, RuntimeError):
-    """A collective of a group of actors failed, since a rank did not take part.
+    """A collective of a group of actors has failed because a rank did not take part.
 
     Attributes:
         group_name: Name of the group.
-        rank: The rank that tells of it.
+        rank: The rank that reports the failure.
     """
 
     def __init__(self, message: str, *, group_name: str = "", rank: int = -1) -> None:
@@ -377,7 +377,7 @@ def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name; "" if it has none, as most real-time signals."""
+    """Return a signal's name; "" if it has none, like most real-time signals."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -385,7 +385,7 @@ def signal_name(number: int) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as a message shows it; a user's class may fail to say what it is."""
+    """Return a value's repr for a message, at most 200 characters, even if `__repr__` raises."""
     try:
         text = repr(value)
     except Exception:  # noqa: BLE001 (a user's code may raise anything)
@@ -394,26 +394,26 @@ def shown(value: object) -> str:
 
 
 def visible(line: str) -> str:
-    """Return a line without control characters, which a name may have."""
+    """Return a line with its control characters escaped, because a name may contain them."""
     return _CONTROL.sub(lambda found: repr(found[0])[1:-1], line)
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return names as English: `a`, `a and b`, `a, b and c`."""
+    """Return names as an English list: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def shown_url(path: str) -> str:
-    """Return a path, or a URL without who asks and with which key, for messages."""
+    """Return a path, or a URL without credentials and query, for messages."""
     if "://" not in path:
         return path
     return re.sub(r"\?.+", "?...", re.sub(r"://[^/?#]*@", "://", path), flags=re.DOTALL)
 
 
 def describe(error: BaseException) -> str:
-    """Return a failure in one line."""
+    """Return a failure as one line of text."""
     if isinstance(error, SystemExit):
         return f"the train function called sys.exit({error.code!r})"
     if isinstance(error, WorkerDiedError):

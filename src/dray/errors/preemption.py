@@ -1,4 +1,4 @@
-"""Preemption, as data: the nodes that a run is about to lose, or has lost."""
+"""Information on a preemption: the nodes that a run will lose or has lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PreemptionInfo:
-    """The nodes of a run that are about to be taken away.
+    """The nodes of a run that will be taken away.
 
     Attributes:
-        deadline_ms: Time of the first of them, in milliseconds since the epoch; None if nobody has
-            said it.
-        preempted_node_to_ranks: Ids of the nodes, with the ranks that end with each: those on it,
-            or those of its whole TPU slice.
+        deadline_ms: Time at which the first node is taken away, in milliseconds since the epoch;
+            None if it is unknown.
+        preempted_node_to_ranks: Node id -> the ranks that end with the node: the ranks on it, or
+            all ranks of its TPU slice.
 
     Example:
         >>> from dray.train import PreemptionInfo
@@ -27,10 +27,10 @@ class PreemptionInfo:
 
     @property
     def preempted_node_ids(self) -> list[str]:
-        """The nodes, sorted."""
+        """The ids of the nodes, sorted."""
         return sorted(self.preempted_node_to_ranks)
 
     @property
     def preempted_ranks(self) -> list[int]:
-        """The ranks that end with them, sorted."""
+        """The ranks that end with the nodes, sorted."""
         return sorted({r for ranks in self.preempted_node_to_ranks.values() for r in ranks})

@@ -1,4 +1,4 @@
-"""A shortfall: what nodes lack for a request, and the sentence that says so around some advice."""
+"""A shortfall: the resources that nodes lack for a request, and the error message about it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# Parts of a request to change: "less" of it all, less of "each" bundle, fewer "slices", a
-# slice of another "topology", other "labels", another accelerator "type", something "else", or no
+# The change of a request that could help: "less" of everything, less of "each" bundle, fewer
+# "slices", another "topology", other "labels", another accelerator "type", something "else", or no
 # accelerator of this kind ("absent").
 Change = Literal["less", "each", "slices", "topology", "labels", "type", "else", "absent"]
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The lack of nodes for a request that they can never meet.
+    """The resources that nodes lack for a request that they can never meet.
 
     Attributes:
-        reason: Resource that is lacking.
-        nearest: The node that lacks least, with what it offers in all.
-        change: Part of the request that could be changed.
-        remedy: Advice on getting more.
+        reason: The lacking resource, in words.
+        nearest: The node that lacks least, with all its resources, in words.
+        change: The change of the request that could help.
+        remedy: Advice on getting more resources.
         asked: The resources of the whole request.
         available: The resources of the nearest node.
-        accelerator: With "absent", its resource name.
+        accelerator: Resource name of the accelerator, if `change` is "absent".
         on_this_machine: Whether the nodes are this machine, which `dray doctor` can describe.
-        several: Whether there is more than one bundle.
-        proposed: With "less", what each bundle like the first could have so that all fit; empty if
-            there is nothing to propose.
+        several: Whether the request has more than one bundle.
+        proposed: If `change` is "less", the resources for each bundle like the first with which all
+            bundles fit; empty if there is no such proposal.
     """
 
     reason: str
@@ -42,10 +42,10 @@ class Shortfall:
     proposed: Mapping[str, float] | None
 
     def sentence(self, advice: str = "") -> str:
-        """Return all of it in words.
+        """Return the error message.
 
         Args:
-            advice: Advice on another request, in the words of the caller.
+            advice: The caller's advice on another request; "" gives the advice for tasks.
         """
         doctor = ", look at `dray doctor`, which says what this machine has"
         helps = self.change == "absent" and self.on_this_machine
@@ -55,7 +55,7 @@ class Shortfall:
         )
 
     def advice(self) -> str:
-        """Return what a task, an actor or a placement group could ask for instead."""
+        """Return advice on another request for a task, an actor or a placement group."""
         words: dict[Change, str] = {
             "slices": "Ask for fewer slices",
             "topology": "Ask for another topology",

@@ -1,4 +1,4 @@
-"""The errors of run directories and checkpoints; programs find them in `dray.errors`."""
+"""The errors of run directories and checkpoints; they are public in `dray.errors`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ class StorageError(DrayError, OSError):
     """A run directory or checkpoint cannot be written, read or trusted.
 
     Attributes:
-        errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
-            has found it.
-        damaged: The checkpoint and the file in it that is not as it was committed, if that is it.
+        errno: The system's error number, such as `errno.ENOSPC`; None if dray itself has found the
+            problem.
+        damaged: The checkpoint, and its file that is not as it was committed; None for other
+            problems.
     """
 
     damaged: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, error: OSError, what: str) -> StorageError:
-        """Return this error for one of the system.
+        """Return a StorageError for an error of the system.
 
         Args:
-            error: The system's.
-            what: Action that failed, with the path.
+            error: The error of the system.
+            what: The action that failed, with the path.
         """
         advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
         new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
@@ -36,14 +37,14 @@ class StorageError(DrayError, OSError):
     @classmethod
     @contextlib.contextmanager
     def instead(cls, what: str) -> Iterator[None]:
-        """Raise this error where the system raises one of its own.
+        """Replace an OSError in the context by a StorageError.
 
         Args:
-            what: Action that fails then, with the path.
+            what: The action that has failed, with the path.
         """
         try:
             yield
-        except DrayError:  # of what is written, such as a function of the user
+        except DrayError:  # raised while data is made, as by a user's function
             raise
         except OSError as error:
             raise cls.of(error, what) from error
@@ -52,7 +53,7 @@ class StorageError(DrayError, OSError):
         return (type(self), self.args, {**vars(self), "errno": self.errno})
 
 
-# Advice about the system's errors, by their names.
+# Advice by the name of the system's error.
 _STORAGE_ADVICE = {
     "ENOSPC": "make room on the disk, and run again under the same name",
     "EDQUOT": "make room in your quota, and run again under the same name",

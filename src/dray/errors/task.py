@@ -1,4 +1,4 @@
-"""The error of a task or an actor's method that raised; programs find it in `dray.errors`."""
+"""The error of a task or an actor's method that raised; it is public in `dray.errors`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from dray.errors.base import DrayError, RemoteTraceback, mixed_with, text_of
 class TaskError(DrayError):
     """A task or an actor's method raised.
 
-    What `get` raises is also an instance of what the user's code raised, so `except ValueError`
-    catches a task's ValueError; its cause is the traceback in the worker.
+    The error that `get` raises is also an instance of the type of the user's exception, so
+    `except ValueError` catches a task's ValueError. Its `__cause__` is the worker's traceback.
 
     Attributes:
-        cause: Exception of the user's code.
-        where: Task, or method and actor, with its process and node.
-        remote_traceback: The traceback there, as text.
-        function_name: The task's name, or the method's with its class, as text.
-        pid: The process; None if that is not known.
-        ip: The node's address.
+        cause: The exception of the user's code.
+        where: The task, or the method and its actor, with the process and the node.
+        remote_traceback: The traceback in the worker, as text.
+        function_name: Name of the task, or of the class and the method.
+        pid: The process; None if it is unknown.
+        ip: Address of the node.
     """
 
-    # Not properties: what the user's exception has under these names shall be found.
+    # Not properties, because attributes of the user's exception with these names take precedence.
     function_name = functools.cached_property(lambda self: _part_of(self.where, "name"))
     pid = functools.cached_property(lambda self: int(_part_of(self.where, "pid") or 0) or None)
     ip = functools.cached_property(lambda self: _part_of(self.where, "ip") or "127.0.0.1")
@@ -40,11 +40,11 @@ class TaskError(DrayError):
 
     @property
     def traceback_str(self) -> str:
-        """The traceback in the worker, as text, under the name that Ray has for it."""
+        """The traceback in the worker, as text, under Ray's name for it."""
         return self.remote_traceback
 
     def as_instanceof_cause(self) -> TaskError:
-        """Return this error as an instance of the user's exception type too."""
+        """Return this error as an error that is also an instance of the user's exception type."""
         return raised_in_task(self.cause, self.where, self.remote_traceback)
 
     make_dual_exception_instance = as_instanceof_cause
@@ -61,7 +61,7 @@ _WHERE = re.compile(
 
 
 def _part_of(where: str, part: str) -> str:
-    """Return what is said of one thing in where an error was raised; "" if nothing is."""
+    """Return one part of a text such as those above; "" if the text does not have it."""
     found = _WHERE.fullmatch(where)
     said = (found[part] or "") if found else ""
     if found and part == "name" and found["actor"] and "." not in said:
@@ -70,9 +70,9 @@ def _part_of(where: str, part: str) -> str:
 
 
 def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:
-    """Return a `TaskError` that is an instance of its cause's type too, where Python allows it."""
+    """Return a `TaskError` that is also an instance of its cause's type, if Python allows it."""
     error = TaskError(cause, where, remote_traceback)
-    while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
+    while isinstance(cause, TaskError):  # if a task failed because of another, the first counts
         cause = cause.cause
     return mixed_with(
         error, cause, lambda both: both(error.cause, error.where, error.remote_traceback)

@@ -1,4 +1,4 @@
-"""The errors of training; programs find them in `dray.errors`."""
+"""The errors of training; they are public in `dray.errors`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TrainingFailedError(DrayError):
-    """`fit()` did not reach its end. The two subclasses say on whose side."""
+    """`fit()` has failed; the subclasses tell apart resources, workers, nodes and the driver."""
 
     def __init__(self, message: str = "") -> None:
         # Not super().__init__: a subclass made by `mixed_with` has the user's class in its MRO.
@@ -22,7 +22,7 @@ class TrainingFailedError(DrayError):
 
     @property
     def message(self) -> str:
-        """The text."""
+        """The message of the error."""
         return self.__message
 
     def __str__(self) -> str:
@@ -30,11 +30,11 @@ class TrainingFailedError(DrayError):
 
 
 class StartTimeoutError(TrainingFailedError, TimeoutError):
-    """A run waited for resources as long as it may.
+    """A run has waited for resources up to its time limit.
 
     Attributes:
         seconds: Duration of the wait.
-        reason: Resources that were missing at the end.
+        reason: Resources that were missing at the end of the wait.
     """
 
     def __init__(self, seconds: float, reason: str) -> None:
@@ -50,15 +50,15 @@ class StartTimeoutError(TrainingFailedError, TimeoutError):
 
 
 class WorkerGroupError(TrainingFailedError):
-    """Workers failed; the first of them is the cause, the others' errors follow from it.
+    """Workers have failed; the first failure is the cause of the others.
 
-    When the cause is an exception of the user's function, what `fit()` raises is also an instance
-    of that exception's type, so `except ValueError` catches a worker's ValueError.
+    If the cause is an exception of the user's function, the error that `fit()` raises is also an
+    instance of that exception's type, so `except ValueError` catches a worker's ValueError.
 
     Attributes:
-        worker_failures: rank -> the exception of that rank, the cause first.
+        worker_failures: Rank -> exception of that rank, with the cause first.
         rank: The rank that failed first.
-        log_path: That rank's log file, or None.
+        log_path: Log file of that rank, or None.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class WorkerGroupError(TrainingFailedError):
 
 
 def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
-    """Return `error` as an instance of its first failure's type too, where Python allows it."""
+    """Return `error` as an error that is also of its first failure's type, if Python allows it."""
     cause = next(iter(error.worker_failures.values()), None)
     if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
         return error
@@ -93,11 +93,11 @@ def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
 
 
 class PreemptionError(TrainingFailedError):
-    """Announced nodes were taken away, more often than `max_preemption_failures` allows.
+    """Nodes were preempted more often than `max_preemption_failures` allows.
 
     Args:
         preemption_info: The nodes and their ranks.
-        drain_timed_out: Whether ranks were still at work when their time was over.
+        drain_timed_out: Whether ranks were still running when the announced time was over.
 
     Example:
         >>> from dray.train import PreemptionError, PreemptionInfo
@@ -124,10 +124,10 @@ class PreemptionError(TrainingFailedError):
 
 
 class ControllerError(TrainingFailedError):
-    """The driver's side of a run failed.
+    """The driver's part of a run has failed.
 
-    What `fit()` raises is also an instance of that failure's type, so `except OSError` catches a
-    full disk.
+    The error that `fit()` raises is also an instance of that failure's type, so `except OSError`
+    catches a full disk.
 
     Attributes:
         controller_failure: The exception that ended the run.
@@ -147,7 +147,7 @@ class ControllerError(TrainingFailedError):
 
 
 def raised_in_driver(cause: BaseException) -> ControllerError:
-    """Return a `ControllerError` that is of its cause's type too, where Python allows it."""
+    """Return a `ControllerError` that is also of its cause's type, if Python allows it."""
     error = mixed_with(ControllerError(cause), cause, lambda both: both(cause))
     error.__cause__ = cause
     return error
