@@ -91,7 +91,7 @@ class DataType:
         """Return the Arrow type.
 
         Raises:
-            ConfigError: The type is a Python type that no single Arrow type represents.
+            ConfigError: The type is a Python type, which does not determine an Arrow type.
         """
         if isinstance(self.kind, np.dtype):
             return pa.from_numpy_dtype(self.kind)

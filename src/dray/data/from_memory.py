@@ -177,7 +177,7 @@ def from_huggingface(
 ) -> Dataset:
     """Return a Hugging Face Dataset as a dataset; data on disk are read from there.
 
-    An IterableDataset is a stream, which every worker reads from its beginning.
+    An IterableDataset is a stream: each worker reads all of it and keeps its own rows.
 
     Args:
         dataset: The Hugging Face dataset.

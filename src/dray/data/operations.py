@@ -214,7 +214,7 @@ def _one_by_one(values: Iterator[T]) -> Iterator[list[T]]:
 
 @dataclass(frozen=True)
 class AddColumn(FunctionOperation):
-    """An operation that adds or replaces a column, with values that a function makes of batches."""
+    """An operation that adds or replaces a column, with a function's values for batches."""
 
     column: str
     batch_format: str

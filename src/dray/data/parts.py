@@ -80,8 +80,8 @@ class Parts(Writers):
         Args:
             test_size: The approximate fraction of rows for the test, above 0 and below 1.
             split_type: "random" draws a random number for each row. "hash" uses the value of a
-                column, so that rows with the same value are always in the same part, whatever the
-                other rows are.
+                column, so that rows with the same value are always in the same part, in any order
+                and among any other rows.
             hash_column: The column for "hash".
             seed: The seed for "random"; None draws one.
             workers: Ignored; for compatibility with Ray.

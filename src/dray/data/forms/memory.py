@@ -23,7 +23,7 @@ def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
     their memory as read-only.
 
     Args:
-        results: A list of the batch; nothing else may refer to the batch.
+        results: A list with only the batch; nothing else may refer to the batch.
     """
     alone = _counts(results) == [_ALONE]
     batch = results[0]

@@ -274,7 +274,7 @@ class Pool:
         return None
 
     def _lost(self, where: str, deaths: int, error: ActorError) -> Exception:
-        """Return the error that says where workers have died."""
+        """Return the error for workers that have died."""
         name = self._operation.function.name
         times = f" {deaths} times, the last time so" if deaths > 1 else ""
         text = f"{name} failed {where}: its worker died{times}: {_status(error)}"

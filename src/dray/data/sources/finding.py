@@ -84,7 +84,7 @@ def _local_files(name: str, endings: Sequence[str], *, ignore_missing: bool = Fa
 
 
 def _files_below(directory: str) -> Iterator[str]:
-    """Yield the files of a directory and of those in it; raise if one of them cannot be listed."""
+    """Yield the files of a directory and its subdirectories; raise if one cannot be listed."""
 
     def refuse(error: OSError) -> None:
         raise error
@@ -97,8 +97,8 @@ def _files_below(directory: str) -> Iterator[str]:
 def _is_shown(name: str) -> bool:
     """Return whether a file or directory of this name may hold data.
 
-    Those whose names begin with `_` or `.` do not, unless they are partitions such as `_kind=a`:
-    Spark, Delta Lake and others store metadata under such names.
+    Names that begin with `_` or `.` hold none, unless they are partitions such as `_kind=a`: Spark,
+    Delta Lake and others store metadata under such names.
     """
     return not name.startswith(("_", ".")) or "=" in name
 
