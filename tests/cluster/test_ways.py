@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -348,6 +349,36 @@ def test_nobody_else_reads_the_token_of_a_cluster_that_starts_here(
     with pytest.raises(ClusterUnreachableError):
         dray.init(engine="ray", address="local")
     assert modes == ["drwx------"]
+
+
+def test_a_cluster_of_another_user_is_joined_only_if_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody can write the address of one into /tmp/ray, where Ray looks for it."""
+    dray.shutdown()
+    joined: list[object] = []
+
+    def join(address: str, **_: object) -> None:
+        joined.append(address)
+        raise ConnectionError
+
+    monkeypatch.setattr(ray, "init", join)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{head.getsockname()[1]}")
+        with pytest.raises(ClusterUnreachableError):
+            dray.init(engine="ray")
+        if os.geteuid() == 0:
+            os.chown(tmp_path / "ray" / "ray_current_cluster", 65534, 65534)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 65534)
+        with pytest.raises(ConfigError, match=r"another user's .*address='auto'"):
+            dray.init(engine="ray")
+        with pytest.raises(ClusterUnreachableError):
+            dray.init(engine="ray", address="auto")
+    assert joined == ["auto", "auto"]
 
 
 def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_path: Path) -> None:

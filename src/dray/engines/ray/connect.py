@@ -19,6 +19,7 @@ from dray.engines.ray.errors import translate
 from dray.engines.rpc.actor_host import set_variables
 from dray.engines.runtime import Described
 from dray.errors import ClusterUnreachableError, ConfigError
+from dray.host import user_name
 
 _PATIENCE_S = 5.0
 _NO_CLIENT = (
@@ -118,8 +119,10 @@ def _address(given: str | None) -> str:
         return given
     if from_environment := os.environ.get("RAY_ADDRESS"):
         return from_environment
-    if given is None and not _is_open(_last_started()):
-        return "local"
+    if given is None:
+        if not _is_open(_last_started()):
+            return "local"
+        _check_owner()
     return "auto"
 
 
@@ -127,6 +130,25 @@ def _last_started() -> str | None:
     """Return the address of the cluster that `ray start` has started here; it may be gone."""
     address: str | None = ray._private.services.find_bootstrap_address(None)
     return address
+
+
+def _check_owner() -> None:
+    """Check that the cluster that was started here last is not another user's.
+
+    Ray notes its address in a file that everybody may write.
+
+    Raises:
+        ConfigError: It is: who joins it runs its owner's code, and shows him all.
+    """
+    owner = 0
+    with contextlib.suppress(FileNotFoundError):  # it has just ended
+        owner = os.stat(ray._common.utils.get_ray_address_file(None)).st_uid
+    if owner not in (0, os.geteuid()):
+        raise ConfigError(
+            f"the Ray cluster that was started here last, at {_last_started()}, is another user's "
+            f"({user_name(owner)}); give dray.init(address='auto') to join it if you trust that "
+            "user, or address='local' to start one of your own"
+        )
 
 
 def _is_open(address: str | None) -> bool:
