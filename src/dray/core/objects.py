@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from dray import session
 from dray.checks import is_whole, plain, seconds
@@ -12,11 +12,18 @@ from dray.core.actor import ActorHandle
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
 
+if TYPE_CHECKING:
+    from typing_extensions import Never
+
 V = TypeVar("V")
 G = TypeVar("G", bound=ObjectRefGenerator)
 W = TypeVar("W", bound=ObjectRef | ObjectRefGenerator)
 
 
+@overload  # only Any is a Never: what an actor's method returns, say
+def get(
+    object_refs: Never, *, timeout: float | None = None, _use_object_store: bool = False
+) -> Any: ...
 @overload
 def get(
     object_refs: ObjectRef[V], *, timeout: float | None = None, _use_object_store: bool = False
