@@ -1,4 +1,4 @@
-"""Measures dray and its peers on this machine, prints the tables and writes them down."""
+"""The command `python -m benchmarks`: measures dray and its peers, prints and saves the tables."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ from dray import host
 
 
 def main() -> None:
-    """Run what the command line asks for; the status is 1 if a run failed."""
+    """Run the measures that the command line names; return 1 if a run failed."""
     arguments = _parse()
     if arguments.list:
         for name, measure in MEASURES.items():
@@ -39,7 +39,7 @@ def main() -> None:
         quick=arguments.quick,
     )
     harness.adopt_orphans()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # in good order, as by Ctrl-C
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # with clean-up, like Ctrl-C
     cases = [(name, case) for name in arguments.only for case in _cases(name, options, arguments)]
     _warm_up(options, {name for _, case in cases if not case.nodes for name in case.contestants})
     runs = arguments.runs or (2 if arguments.quick else 5)
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _cases(name: str, options: Options, arguments: argparse.Namespace) -> Sequence[Case]:
-    """Return the cases of a measure, against dray's peers or against an earlier dray."""
+    """Return the cases of a measure, with dray's peers or with an earlier dray."""
     cases = MEASURES[name](options)
     if arguments.before_python is None:
         return cases
@@ -82,7 +82,7 @@ def _names(text: str) -> list[str]:
 
 
 def _warm_up(options: Options, names: set[str]) -> None:
-    """Run each contestant once, so that the first round finds files and bytecode in memory."""
+    """Run each contestant once, so that files and bytecode are in memory before the first round."""
     for case in start(options):
         if case.title == "2 workers":
             for name, sample in case.contestants.items():
@@ -93,7 +93,7 @@ def _warm_up(options: Options, names: set[str]) -> None:
 def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
     """Run the contestants of a case in turn, round after round, on the cluster that it needs.
 
-    Every other round goes backwards, so that nobody always runs after the same other one.
+    Every other round has the reverse order, so that the predecessor of a contestant varies.
     """
     if cluster.become(case.nodes):
         for name, sample in case.contestants.items():
@@ -110,7 +110,7 @@ def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
 
 
 def _attempt(title: str, sample: Callable[[], Sample]) -> Sample | None:
-    """Run one contestant once; None if it failed."""
+    """Run one contestant once; return None if it failed."""
     try:
         result = sample()
     except harness.ProgramFailed as error:

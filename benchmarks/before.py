@@ -1,20 +1,20 @@
-"""Cases of dray against an earlier dray: nothing may have become slower."""
+"""Cases that compare dray with an earlier dray: no measure may be slower."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from benchmarks.cases import DRAY, DRAY_ON_RAY, Case, Comparison
 
-# Machines are noisy: what is within this of the earlier figure counts as equal.
+# Machines are noisy: figures within this factor count as equal.
 _TOLERANCE = 1.05
 
 
 def against_before(cases: Sequence[Case], before: Sequence[Case]) -> Iterator[Case]:
-    """Yield each case that dray takes part in alone, with dray and its earlier self in turn.
+    """Yield each case that has dray and needs no cluster, with this and the earlier dray in turn.
 
     Args:
-        cases: The cases of a measure, as they are run with this dray.
-        before: The same cases, as they are run with the earlier one.
+        cases: The cases of a measure for this dray.
+        before: The same cases for the earlier dray.
     """
     for now, then in zip(cases, before, strict=True):
         names = [name for name in now.contestants if _is_dray(name)]

@@ -19,7 +19,7 @@ TORCH = "import torch"
 
 @dataclass(frozen=True)
 class Sample:
-    """The figures of one run of one contestant: quantity to value, with explanations."""
+    """The figures of one run of one contestant: quantity -> value, with details."""
 
     values: dict[str, float]
     details: Any = None
@@ -27,13 +27,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A contestant's quantity, as a multiple of a peer's or by itself, and its target.
+    """A quantity of a contestant, alone or divided by a peer's, with its target.
 
     Args:
         quantity: Name of one of the sample's values.
         subject: The contestant.
-        peer: Case to divide by; None is none.
-        target: At most this much, or with `at_least` no less; None if nothing is promised.
+        peer: The contestant to divide by, or None.
+        target: The upper limit, or with `at_least` the lower limit; None if there is no target.
     """
 
     quantity: str
@@ -48,12 +48,12 @@ class Case:
     """Contestants that run one after another, round after round.
 
     Args:
-        title: Its name among the cases of its measure.
+        title: Name of the case within its measure.
         unit: "s", "MB", "images/s" or "a second".
-        contestants: Name to a function that runs it once; None if it cannot run here.
+        contestants: Name -> a function that runs the contestant once; None if it cannot run here.
         comparisons: Comparisons to make.
         rounds: Number of rounds in one run.
-        nodes: The CPUs of each node of the Ray cluster that it needs; none if it needs none.
+        nodes: The CPUs of each node of the Ray cluster that the case needs; empty without cluster.
     """
 
     title: str
@@ -81,7 +81,7 @@ class Options:
         arguments = [str(workers), *map(str, rest)]
         if contestant in (RAY, RAY_CORE):
             return [str(self.ray_python), script, "ray", *arguments]
-        if contestant.startswith(DRAY_ON_RAY):  # a cluster's Python and Ray must be the driver's
+        if contestant.startswith(DRAY_ON_RAY):  # driver and cluster need the same Python and Ray
             return [str(self.ray_python), script, "dray", *arguments]
         if contestant.startswith(TORCHRUN):
             launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
@@ -92,7 +92,7 @@ class Options:
     def in_turn(
         self, sample: Callable[[str], Sample], *names: str
     ) -> dict[str, Callable[[], Sample] | None]:
-        """Return the contestants of a case; those that need Ray are None if it is not there."""
+        """Return the contestants of a case; those that need Ray are None if Ray is missing."""
 
         def bound(name: str) -> Callable[[], Sample] | None:
             if name.startswith((RAY, RAY_CORE, DRAY_ON_RAY)) and self.ray_python is None:

@@ -1,4 +1,4 @@
-"""The measures of checkpoints: what a save costs the training, and how long a long run is read."""
+"""The measures of checkpoints: the cost of a save, and the time to read a long run."""
 
 import functools
 import importlib.util
@@ -19,7 +19,7 @@ DOWN = "from S3"
 UP_MEMORY = "to S3, memory"
 DOWN_MEMORY = "from S3, memory"
 
-# Clients that bring files to S3, and the modules that they need.
+# Clients that upload files to S3, and the modules that they need.
 _CLIENTS = {DRAY: "s3fs", "boto3": "boto3", "boto3-tuned": "boto3", "obstore": "obstore"}
 
 LENT = "checkpoint_dir()"
@@ -82,7 +82,7 @@ def _saves(
     names: list[str],
     comparisons: tuple[Comparison, ...],
 ) -> Case:
-    """Return a case of workers, files of each, bytes of each, and reports."""
+    """Return a case with numbers of workers, of files a worker, of bytes a file, and of reports."""
     workers, *rest = numbers
 
     def sample(name: str) -> Sample:
@@ -93,7 +93,7 @@ def _saves(
 
 
 def _slowest(told: list[dict[str, float]], workers: int) -> dict[str, float]:
-    """Return what a report takes on its slowest rank, in the median report."""
+    """Return the median over reports of the slowest rank's time."""
     steps = [told[at : at + workers] for at in range(0, len(told), workers)]
     return {
         quantity: statistics.median(max(each[key] for each in step) for step in steps)
@@ -123,7 +123,7 @@ def save_s3(options: Options) -> list[Case]:
             script = str(options.programs / "program_s3.py")
             command = [options.python, script, who, f"http://127.0.0.1:{port}", files, 64 << 20, 4]
             told = run([str(each) for each in command])
-        first, then = told.every("up")[1:], told.every("down")[1:]  # the first load what they need
+        first, then = told.every("up")[1:], told.every("down")[1:]  # the first ones import modules
         return Sample(
             {
                 UP: statistics.median(each["speed"] for each in first),

@@ -1,4 +1,4 @@
-"""The Ray cluster that runs while the measures that need one are taken."""
+"""The Ray cluster for the measures that need one."""
 
 import contextlib
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ _PROGRAM = Path(__file__).parent.absolute() / "program_cluster.py"
 
 
 class Cluster:
-    """At most one Ray cluster on this machine, started by the first program that runs on it.
+    """At most one Ray cluster on this machine, started for the first program that runs on it.
 
     Args:
-        python: A Python that has Ray; None if there is none, and then nothing may run.
+        python: A Python that has Ray; None if there is none, and then no program may run.
     """
 
     def __init__(self, python: str | None) -> None:
@@ -34,7 +34,7 @@ class Cluster:
         """End the cluster unless it has these nodes.
 
         Args:
-            nodes: The CPUs of each node; none is no cluster.
+            nodes: The CPUs of each node; empty without cluster.
 
         Returns:
             Whether the next program will run on a new cluster.
@@ -49,10 +49,10 @@ class Cluster:
 
         Args:
             command: The program.
-            **variables: Environment variables of its own.
+            **variables: Further environment variables of the program.
 
         Raises:
-            ProgramFailed: It ended with an error, or not in time, or the cluster did not start.
+            ProgramFailed: The program failed or took too long, or the cluster did not start.
         """
         if self._address is None:
             self._address = self._start()

@@ -1,4 +1,4 @@
-"""The measures on a Ray cluster that runs already: dray's Ray engine against Ray Train."""
+"""The measures on a running Ray cluster: dray's Ray engine against Ray Train."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ TO_FUNCTION = "fit() to the train function of all ranks"
 CPU_TIME = "driver's CPU time for a report"
 WALL_TIME = "time for a report"
 
-# Every worker an actor of Ray's own, as before there were agents.
+# Without agents, every worker is an actor of Ray.
 WITHOUT_AGENTS = f"{DRAY_ON_RAY}, without agents"
 JAX = "jax"
 STEPS = {**STRATEGIES, JAX: "JAX"}
@@ -108,7 +108,7 @@ def _run(options: Options, name: str, program: str, *rest: object) -> Finished:
 def _steps(
     options: Options, sample: Callable[[str, str], Sample], strategy: str, *quantities: str
 ) -> Case:
-    """Return a case of dray's agents, of dray without them, and, for DDP, of Ray Train."""
+    """Return a case of dray with agents, dray without them, and, for DDP, Ray Train."""
     target, *others = quantities
     peers = (WITHOUT_AGENTS, RAY) if strategy == "ddp" else (WITHOUT_AGENTS,)
     comparisons = (
@@ -124,7 +124,7 @@ def _steps(
 
 
 def scaling(options: Options) -> list[Case]:
-    """On a Ray cluster of four nodes: what many workers that report cost the driver."""
+    """On a Ray cluster of four nodes: the driver's cost of many workers that report."""
     reports = 200
     counts = [4, 16] if options.quick else [4, 16, 64]
     names = {f"{DRAY_ON_RAY}, {workers} workers": workers for workers in counts}

@@ -39,7 +39,7 @@ _CPUS = 2
 
 
 def _measured(options: Options, name: str, part: str) -> Record:
-    """Run the program; Ray, and dray on Ray, have a Ray of their own on this machine."""
+    """Run the program; Ray, and dray on Ray, start their own Ray on this machine."""
     engine = "ray" if name == DRAY_ON_RAY else "process"
     return run(options.command(name, "core", _CPUS, engine, part)).last("measured")
 
@@ -65,7 +65,7 @@ def core_times(options: Options) -> list[Case]:
     copies: dict[str, float] = {}
 
     def sample(name: str) -> Sample:
-        if name == COPY:  # measured by the process that puts, between its puts
+        if name == COPY:  # measured between the puts of the same process
             if not copies:
                 raise ProgramFailed("the program that copies has failed")
             return Sample({PUT: copies.pop(DRAY)})

@@ -12,12 +12,12 @@ IMAGE_RATE = "images a second"
 FIRST = "first batch"
 MEMORY = "memory of a worker, while it reads"
 _WORKERS = 2
-# Kept for the next time; git ignores it.
+# The files are kept for the next run; git ignores them.
 _DATA = Path(__file__).parent / "results" / "data"
 
 
 def data(options: Options) -> list[Case]:
-    """Throughput from Parquet, the time to the first batch, and the memory that reading takes."""
+    """Throughput from Parquet, time to the first batch, and memory of reading."""
     mebibytes, images = (256, 2048) if options.quick else (2048, 8192)
     of_rows, of_images = _DATA / "rows", _DATA / "images"
 

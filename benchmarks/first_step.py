@@ -1,4 +1,4 @@
-"""The first optimizer step of a small model that all ranks train: what train functions share."""
+"""The first optimizer step of a small model: a train function that several programs share."""
 
 import importlib
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from benchmarks.records import record
 def train_function(library: str, strategy: str | None) -> Callable[[dict[str, Any]], None]:
     """Return a train function: one all-reduce, and a step if there is a strategy.
 
-    They are two, because dray looks which names a train function uses.
+    There are two functions, because dray looks at the names that a train function uses.
     """
 
     def reduce(config: dict[str, Any]) -> None:
@@ -33,7 +33,7 @@ def _reduce() -> None:
 
 
 def take_step(library: str, strategy: str | None) -> None:
-    """Prepare a model, make an optimizer and take one step; rank 0 tells of it."""
+    """Prepare a model, make an optimizer and take one step; rank 0 records it."""
     import torch
     from torch import distributed
     from torch.nn.parallel import DistributedDataParallel
@@ -46,7 +46,7 @@ def take_step(library: str, strategy: str | None) -> None:
         prepare_model = importlib.import_module(f"{library}.train.torch").prepare_model
         model = prepare_model(model, parallel_strategy=strategy)
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.randn(8, 64)).square().mean().backward()  # its end is one of all ranks
+    model(torch.randn(8, 64)).square().mean().backward()  # it ends with a collective
     optimizer.step()
     if distributed.get_rank() == 0:
         record("stepped")

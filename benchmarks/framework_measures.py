@@ -1,4 +1,4 @@
-"""The measures of frameworks, against their own launchers: start, steps, cost of reports."""
+"""The measures of frameworks against their own launchers: start, steps, cost of reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAUNCHERS = {
     "lightgbm": "its own processes",
 }
 _FORKS = "its own processes, forked"
-_ONE = "one plain process"  # without any launcher: no start can be faster
+_ONE = "one plain process"  # without a launcher, the fastest possible start
 _TITLES = {
     "lightning": "Lightning",
     "transformers": "Transformers",
@@ -31,7 +31,7 @@ _TITLES = {
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
 }
-_VISION = "tests/support/beside_torch"  # of frameworks that import torchvision
+_VISION = "tests/support/beside_torch"  # for frameworks that import torchvision
 _WORKERS = 2
 _TREES = ("xgboost", "lightgbm")
 
@@ -83,7 +83,7 @@ def framework_start(options: Options) -> list[Case]:
 
 
 def _dray_alone(options: Options, sample: Callable[[str, str], Sample], measure: str) -> list[Case]:
-    """Return a case of each framework that nothing else is compared with."""
+    """Return a case of each framework, without a peer."""
     return [
         Case(
             title,
@@ -134,7 +134,7 @@ def framework_rates(options: Options) -> list[Case]:
 
 
 def framework_report(options: Options) -> list[Case]:
-    """Time that the report callback takes of each step; of a step of 10 ms 1 % is 100 µs."""
+    """Time of the report callback in each step; 1 % of a step of 10 ms is 100 µs."""
 
     def sample(framework: str, name: str) -> Sample:
         finished = _trained(options, framework, name, 60 if options.quick else 300)

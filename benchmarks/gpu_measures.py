@@ -1,4 +1,4 @@
-"""The measures of training on one NVIDIA GPU; there are none on a machine without."""
+"""The measures of training on one NVIDIA GPU; a machine without GPU has no cases."""
 
 from collections.abc import Callable
 

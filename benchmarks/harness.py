@@ -1,4 +1,4 @@
-"""Runs a program, reads what its processes tell, and leaves none of them behind."""
+"""The harness: it runs a program, reads the records of its processes, and ends all of them."""
 
 import contextlib
 import ctypes
@@ -36,15 +36,15 @@ _SETTINGS = {
 
 
 class ProgramFailed(Exception):
-    """A program did not end well, or not in time; the message has the end of its output."""
+    """A program failed or took too long; the message has the end of its output."""
 
 
 class Program:
-    """One program that runs, with all the processes it starts.
+    """A running program, with all the processes that it starts.
 
     Args:
         command: The program and its arguments.
-        environment: Variables on top of the usual ones.
+        environment: Variables in addition to the usual ones.
     """
 
     _running: ClassVar[list["Program"]] = []
@@ -56,7 +56,8 @@ class Program:
         place = Path(self._place.name)
         self._output = place / "output"
         os.mkfifo(place / "records")
-        # Open for both, so that the pipe neither waits for a writer nor ends with one.
+        # Opened for reading and writing, so that opening needs no writer, and no writer's end is
+        # the end of the pipe.
         self._records = os.open(place / "records", os.O_RDWR)
         variables = {name: value for name, value in os.environ.items() if name not in _DROPPED}
         variables |= _SETTINGS | {
@@ -95,7 +96,7 @@ class Program:
         self._place.cleanup()
 
     def _left(self) -> set[psutil.Process]:
-        """Return all processes but those of programs that go on beside this one."""
+        """Return the processes that are left, except those of other running programs."""
         left = set(psutil.Process().children(recursive=True))
         for program in self._running:
             other = psutil.Process(program.pid)
@@ -103,10 +104,10 @@ class Program:
         return left
 
     def records(self) -> Iterator[Record]:
-        """Yield what the processes tell, until the program ends.
+        """Yield the records of the processes, until the program ends.
 
         Raises:
-            ProgramFailed: It ended with an error, or not in time.
+            ProgramFailed: The program failed or took too long.
         """
         handle = os.pidfd_open(self.pid)
         pending = b""
@@ -152,12 +153,12 @@ class Finished:
         return self.every(event)[-1]
 
     def between(self, first: str, then: str, turn: int = -1) -> float:
-        """Return the seconds from one event to another, in their last turn or an earlier one."""
+        """Return the seconds from one event to another, at their last or an earlier occurrence."""
         seconds: float = self.every(then)[turn]["time"] - self.every(first)[turn]["time"]
         return seconds
 
     def until(self, event: str, turn: int = -1) -> float:
-        """Return the seconds from the program's start to an event, its last or an earlier one."""
+        """Return the seconds from the program's start to the last or an earlier event of a name."""
         seconds: float = self.every(event)[turn]["time"] - self._began
         return seconds
 
@@ -166,12 +167,12 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
     """Run a program to its end.
 
     Raises:
-        ProgramFailed: It ended with an error, or not in time.
+        ProgramFailed: The program failed or took too long.
     """
     with Program(command, environment) as program:
         return Finished(program)
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of what programs leave behind, so that it can be ended."""
+    """Make this process the parent of processes that programs leave, so that it can end them."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,7 +1,7 @@
-"""Runs a train function under dray, Ray Train or torchrun: what the programs share.
+"""The start of a train function under dray, Ray Train or torchrun, which the programs share.
 
-dray's names are those of Ray Train, so one program serves both, by the name of the library. Both
-use the Ray cluster that `RAY_ADDRESS` names, if it does.
+dray has the names of Ray Train, so one program works with both, by the name of the library. If
+`RAY_ADDRESS` names a Ray cluster, both use it.
 """
 
 import importlib
@@ -31,10 +31,10 @@ def start_library(library: str, num_cpus: int | None = None) -> None:
 
 
 def told_here(function: TrainFunction) -> TrainFunction:
-    """Make a train function's records go to this program's pipe.
+    """Make a train function send its records to this program's pipe.
 
-    A running cluster's workers do not have this program's variables, and a runtime environment
-    would keep Ray from taking workers that it has started beforehand.
+    Workers of a running cluster do not have this program's variables. With a runtime environment
+    for these, Ray could not use the workers that it has started in advance.
     """
     pipe = os.environ[records.VARIABLE]
 
@@ -63,7 +63,7 @@ def make_trainer(
     trainer = getattr(module, _TRAINERS.get(framework, f"{framework.capitalize()}Trainer"))
     cores = len(os.sched_getaffinity(0))
     share = {"CPU": math.floor(100 * cores / workers) / 100}
-    resources = share if workers > cores else None  # else each library's own default
+    resources = share if workers > cores else None  # otherwise the library's default
     return trainer(
         told_here(function),
         train_loop_config=config or {},

@@ -1,4 +1,4 @@
-"""The measures: what is run, what is taken from it, and which targets it must meet."""
+"""The measures: the programs that are run, the figures taken from them, and their targets."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -184,7 +184,7 @@ def recovery(options: Options) -> list[Case]:
 
 
 def warm16(options: Options) -> list[Case]:
-    """16 workers in a warm process: a second fit() to its first all-reduce."""
+    """A second fit() of 16 workers in one process, to its first all-reduce."""
 
     def sample(name: str) -> Sample:
         if name == TORCH:
@@ -197,7 +197,7 @@ def warm16(options: Options) -> list[Case]:
 
 
 def threads(options: Options) -> list[Case]:
-    """Images a second of a ResNet-18, by default and with threads set by hand."""
+    """Images a second of a ResNet-18, with default threads and with threads set by hand."""
     return [
         _threads(options, 1, by_hand=(host.cpu_count(),), target=1.5),
         _threads(options, 2, by_hand=(1, 2)),
@@ -207,7 +207,7 @@ def threads(options: Options) -> list[Case]:
 def _threads(
     options: Options, workers: int, by_hand: Sequence[int], target: float | None = None
 ) -> Case:
-    """Compare dray's default with all that torchrun is set to, and with Ray Train's default."""
+    """Return a case of dray's default against all settings of torchrun, and against Ray Train."""
     steps = 5 if options.quick else 40
     torchruns: dict[str, dict[str, str]] = {TORCHRUN: {}}
     for number in by_hand:
@@ -232,7 +232,7 @@ def _threads(
 
 
 def plan(options: Options) -> list[Case]:
-    """plan() of many workers on as many simulated nodes, and fit() of one worker too many."""
+    """plan() of many workers on as many simulated nodes, and fit() with one worker too many."""
     targets = {1000: 50e-3} if options.quick else {1000: 50e-3, 10_000: 1.0}
     return [_plan(options, workers, target) for workers, target in targets.items()]
 
@@ -255,7 +255,7 @@ def _plan(options: Options, workers: int, target: float) -> Case:
 
 
 def controller(options: Options) -> list[Case]:
-    """The driver's own work for a run of many workers, for each worker and step of its life."""
+    """The driver's own work for a run of many workers, by worker and step of the run."""
     return [_controller(options, workers) for workers in (100, 1000, 10_000)]
 
 
@@ -306,7 +306,7 @@ def jax_start(options: Options) -> list[Case]:
         finished = run(options.command(name, "jax", 2, *fits), {"JAX_PLATFORMS": "cpu"})
         started = finished.until("gathered", 0)
         stepped = finished.until("stepped", 0)
-        if name == PLAIN_JAX:  # to run again is to start again
+        if name == PLAIN_JAX:  # another run is another start
             to_step = {TO_STEP: stepped, REFIT_TO_STEP: stepped}
             return Sample({TO_GATHER: started, REFIT_TO_GATHER: started, **to_step})
         first, second = (finished.between("called", "gathered", turn) for turn in (0, 1))

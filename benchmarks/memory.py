@@ -1,4 +1,4 @@
-"""Reads what memory processes hold, from the kernel's `smaps_rollup`."""
+"""The memory of processes, from the kernel's `smaps_rollup`."""
 
 import contextlib
 import re
@@ -9,10 +9,10 @@ import psutil
 
 
 class Memory(NamedTuple):
-    """One process's memory in MB.
+    """The memory of one process in MB.
 
-    `private` is what nobody shares (USS); `proportional` is that and its part of what is shared
-    (PSS).
+    `private` is the memory that it does not share (USS). `proportional` also has its share of the
+    shared memory (PSS).
     """
 
     process: str
@@ -45,7 +45,7 @@ def _megabytes(kilobytes: int) -> float:
 
 
 def _label(process: psutil.Process) -> str:
-    """Return what a process runs, without paths: its title, its script or its module."""
+    """Return the name of a process's program, without paths: its title, script or module."""
     title: list[str] = process.cmdline()
     if not title or "::" in title[0]:
         return title[0] if title else str(process.name())

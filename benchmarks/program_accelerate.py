@@ -1,4 +1,4 @@
-"""Program: trains with Accelerate, under a library or by `accelerate launch`.
+"""Program: trains with Accelerate, under a library or `accelerate launch`.
 
 Arguments: those of `benchmarks.stepping`.
 """

@@ -1,11 +1,12 @@
-"""Program: ranks report checkpoints, and tell how long the call took and what was written.
+"""Program: ranks report checkpoints, and record the time of each call and the bytes written.
 
-The next report is made when the checkpoint is on the disk, as in a training whose steps take
+A rank makes the next report when the checkpoint is on the disk, as in a training whose steps take
 longer than that.
 
-Arguments: the library, the number of workers, the way, files of each rank, bytes of each, reports.
-Ways: "dir" and "copy" (of a directory of the rank's own), with "async", "unsafe" (neither flushed
-nor with checksums) or "unflushed" after a plus sign; "cp", which is the program in place of report.
+Arguments: the library, the number of workers, the way, the number of files of each rank, the bytes
+of each file, and the number of reports. Ways are "dir" (a staging area), "copy" (a directory of the
+rank's own, which is copied) and "cp" (the program of that name instead of `report`). After a plus
+sign, a way may have "async", "unsafe" (neither flushed nor with checksums) or "unflushed".
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def write(folder: str, rank: int, config: dict[str, Any]) -> None:
 
 
 def written() -> int:
-    """Return how many bytes this process has caused to be written to disks."""
+    """Return the number of bytes that this process has written to disks."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
 
@@ -43,7 +44,7 @@ def save(folder: str, step: int, train: Any, config: dict[str, Any]) -> float:
     """Return the seconds that a report of a directory takes."""
     way = config["way"]
     if "dir" not in way:
-        os.sync()  # a copy is not to wait for what it is made of
+        os.sync()  # a copy must not wait for the flush of its source
     importlib.import_module(f"{config['library']}.train.collective").barrier()
     began = time.perf_counter()
     if way[0] == "cp":
@@ -57,7 +58,7 @@ def save(folder: str, step: int, train: Any, config: dict[str, Any]) -> float:
 
 @contextlib.contextmanager
 def made_by_rank(config: dict[str, Any]) -> Iterator[str]:
-    """Give a directory that the report leaves, or deletes once it is copied."""
+    """Yield a directory of the rank's own; delete it afterwards, unless the report does so."""
     path = tempfile.mkdtemp(dir=config["place"])
     yield path
     if "async" not in config["way"]:
@@ -65,10 +66,10 @@ def made_by_rank(config: dict[str, Any]) -> Iterator[str]:
 
 
 def is_on_disk(run: str) -> bool:
-    """Return whether no checkpoint of dray's is provisional."""
+    """Return whether no checkpoint of a run is provisional."""
     try:
         return not any(b'"boot":' in file.read_bytes() for file in Path(run).glob("*/.dray.json"))
-    except FileNotFoundError:  # one that was just deleted
+    except FileNotFoundError:  # a checkpoint was just deleted
         return False
 
 

@@ -1,4 +1,4 @@
-"""Program: a Ray cluster on this machine, for as long as the process that started it lives.
+"""Program: a Ray cluster on this machine, which ends with the process that started the program.
 
 Arguments: the number of CPUs of each node.
 """

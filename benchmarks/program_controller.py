@@ -1,8 +1,8 @@
-"""Program: takes the controller through a run of many workers that are made up, and answer at once.
+"""Program: drives the controller through a run of many simulated workers that answer at once.
 
-Arguments: the library (dray's controller is measured alone), and the number of workers. The run
-starts, gives ranks, takes ten reports of each, then a collective and a checkpoint of every rank's,
-fails on one rank, starts again, and returns.
+Arguments: the library (only dray's controller is measured), and the number of workers. The run
+starts, assigns ranks, and handles ten reports of each rank, a collective, and a checkpoint of all
+ranks. Then one rank fails, the run restarts, and returns.
 """
 
 import functools
@@ -37,7 +37,7 @@ WORKERS_A_NODE = 8
 
 
 class Worker(Actor):
-    """A worker that does at once what it is told, without a process."""
+    """A simulated worker without a process, which answers each request at once."""
 
     pid = 1
 
@@ -67,18 +67,18 @@ class Worker(Actor):
         self.end()
 
     def end(self) -> None:
-        """Be gone, as dray wanted it."""
+        """End as if killed by dray."""
         if not self.over:
             self.over = True
             self._engine.put(Died(self, WorkerDiedError(-9), expected=True))
 
     def post(self, message: object) -> None:
-        """Send the controller something."""
+        """Send the controller a message."""
         self._engine.put(Posted(self, message))
 
 
 class SimulatedEngine:
-    """An engine and a mailbox; whenever the mailbox is empty, the next step of the life begins."""
+    """A simulated engine and mailbox; if the mailbox is empty, the next step of the run begins."""
 
     name = "simulated"
     distributed = True
@@ -99,7 +99,7 @@ class SimulatedEngine:
         self._began = time.thread_time()
         self.seconds: dict[str, float] = {}
 
-    # As a mailbox.
+    # Methods of a mailbox.
 
     def put(self, item: Any, *_: Any, **__: Any) -> None:
         self._events.append(item)
@@ -113,7 +113,7 @@ class SimulatedEngine:
         return self._events.popleft()
 
     def finish_step(self) -> None:
-        """Count what has passed since the step began to it."""
+        """Add the time since the step began to its total."""
         taken = time.thread_time() - self._began
         self.seconds[self._step] = self.seconds.get(self._step, 0.0) + taken
 
@@ -146,7 +146,7 @@ class SimulatedEngine:
         for worker in self._workers:
             worker.job.set_result(Ended())
 
-    # As an engine.
+    # Methods of an engine.
 
     def nodes(self) -> list[Node]:
         return self._nodes
@@ -174,7 +174,7 @@ class SimulatedEngine:
 
 
 def run(workers: int) -> dict[str, float]:
-    """Take a run from its start to its end; return each step's seconds."""
+    """Drive a run from start to end; return the seconds of each step."""
     with tempfile.TemporaryDirectory() as base:
         engine, path = SimulatedEngine(workers), Path(base) / "run"
         directory = RunDirectory(path)

@@ -1,6 +1,6 @@
-"""Program: tasks, actors and objects, by the names that dray and Ray share.
+"""Program: tasks, actors and objects, with the names that dray and Ray share.
 
-Arguments: the library, the number of CPUs, dray's engine, and what to measure: "rates" or "times".
+Arguments: the library, the number of CPUs, dray's engine, and the measure: "rates" or "times".
 """
 
 import importlib
@@ -31,26 +31,26 @@ def start(library: str, cpus: int, engine: str) -> Any:
 
 
 def nothing(value: int = 0) -> int:
-    """The tasks' function."""
+    """Return the value; the function of the tasks."""
     return value
 
 
 class Echo:
-    """The actors' class."""
+    """The class of the actors."""
 
     def nothing(self, value: int = 0) -> int:
         return value
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Return how long a call takes."""
+    """Return the seconds of a call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def one_by_one(ray: Any, submit: Callable[[], Any]) -> float:
-    """Return how many round trips there are in a second, one after the other."""
+    """Return the number of round trips in a second, one after the other."""
 
     def work(count: int) -> None:
         for _ in range(count):
@@ -61,7 +61,7 @@ def one_by_one(ray: Any, submit: Callable[[], Any]) -> float:
 
 
 def at_once(ray: Any, submit: Callable[[int], Any]) -> float:
-    """Return how many there are in a second, if all are submitted before any is waited for."""
+    """Return the number of calls in a second, if all are submitted before the first wait."""
 
     def work(count: int) -> None:
         if ray.get([submit(i) for i in range(count)]) != list(range(count)):
@@ -84,12 +84,12 @@ def rates(ray: Any) -> dict[str, float]:
 
 
 def times(ray: Any) -> dict[str, float]:
-    """Seconds that one thing takes, most of them the median of several."""
+    """Seconds of single operations, most of them medians."""
     return {**actor_starts(ray), **fresh_tasks(ray), **objects(ray)}
 
 
 def actor_starts(ray: Any) -> dict[str, float]:
-    """From `.remote()` of a new actor to its first answer."""
+    """Time from `.remote()` of a new actor to its first answer."""
     kind = ray.remote(Echo)
     actors = []
 
@@ -101,19 +101,19 @@ def actor_starts(ray: Any) -> dict[str, float]:
     for turn in range(6):  # the first is the warm-up
         taken.append(seconds(first_answer))
         ray.kill(actors.pop())
-        time.sleep(0.2 if turn else 1)  # an end is not part of the next start
+        time.sleep(0.2 if turn else 1)  # keep the end of one out of the next start
     return {"actor_start": statistics.median(taken[1:])}
 
 
 def fresh_tasks(ray: Any) -> dict[str, float]:
-    """Round trips of tasks that each have a process of their own."""
+    """Round trips of tasks that each have their own process."""
     task = ray.remote(max_calls=1)(nothing)
     taken = [seconds(lambda: ray.get(task.remote())) for _ in range(9)]
     return {"fresh_task": statistics.median(taken[2:])}
 
 
 def objects(ray: Any) -> dict[str, float]:
-    """Storing and reading an array, and copying it, in turn."""
+    """Storing, reading and copying an array, in turn."""
     array = np.random.default_rng(0).integers(0, 256, BYTES, dtype=np.uint8)
     first = seconds(lambda: ray.put(array))
     puts, copies, gets = [], [], []
@@ -126,7 +126,7 @@ def objects(ray: Any) -> dict[str, float]:
         if not np.array_equal(kept[1][::4096], array[::4096]):
             raise AssertionError("the array is not what it should be")
         kept.clear()
-        time.sleep(0.1)  # Ray takes a moment to free what nobody has a reference to
+        time.sleep(0.1)  # Ray frees objects without references a moment later
     return {
         "first_put": first,
         "put": statistics.median(puts[1:]),

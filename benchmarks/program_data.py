@@ -1,4 +1,4 @@
-"""Program: its workers read rows of Parquet as tensors, each its share, and do nothing more."""
+"""Program: each worker reads its share of Parquet rows as tensors, and does nothing else."""
 
 import importlib
 import io
@@ -21,7 +21,7 @@ IMAGE_SIZE = 256
 
 
 def write_rows(folder: Path, mebibytes: int) -> None:
-    """Write files of Parquet of so many MiB of 32-bit floats, of 64 MiB each, unless they are."""
+    """Write Parquet files with so many MiB of 32-bit floats, 64 MiB each, unless they exist."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -38,7 +38,7 @@ def write_rows(folder: Path, mebibytes: int) -> None:
 
 
 def write_images(folder: Path, number: int) -> None:
-    """Write files of Parquet of so many images, encoded as JPEG, 1,024 in each, unless they are."""
+    """Write Parquet files with so many JPEG images, 1,024 in each file, unless they exist."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -52,7 +52,7 @@ def write_images(folder: Path, number: int) -> None:
         drawn = np.random.default_rng(part)
         images = []
         for _ in range(1024):
-            coarse = drawn.integers(0, 256, (32, 32, 3), np.uint8)  # noise alone has no JPEG's size
+            coarse = drawn.integers(0, 256, (32, 32, 3), np.uint8)  # noise is too large as JPEG
             image = Image.fromarray(coarse).resize((IMAGE_SIZE, IMAGE_SIZE))
             file = io.BytesIO()
             image.save(file, "JPEG")
@@ -61,7 +61,7 @@ def write_images(folder: Path, number: int) -> None:
 
 
 def decoded(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch of encoded images as one of pixels."""
+    """Decode a batch of images."""
     import numpy as np
     from PIL import Image
 
@@ -69,7 +69,7 @@ def decoded(batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_memory() -> float:
-    """Return the largest memory of this process so far, in MiB."""
+    """Return the peak memory of this process, in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -77,7 +77,7 @@ def own_memory() -> float:
 
 
 def batches(config: dict[str, Any]) -> Iterator[Any]:
-    """Return this rank's batches, as the contestant makes them."""
+    """Return this rank's batches from the contestant."""
     size = IMAGE_ROWS if config["kind"] == IMAGES else BATCH_ROWS
     if config["library"] == "torchrun":
         return loader_batches(config["folder"], config["kind"], size)
@@ -86,7 +86,7 @@ def batches(config: dict[str, Any]) -> Iterator[Any]:
 
 
 def loader_batches(folder: str, kind: str, size: int) -> Iterator[Any]:
-    """Return batches of every second file, by a DataLoader of torch."""
+    """Return batches of every second file, from a DataLoader of torch."""
     import pyarrow.parquet as pq
     import torch
     from torch import distributed
@@ -135,7 +135,7 @@ def train_function(config: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Read as the library of the command line."""
+    """Read with the library that the command line names."""
     library, workers, folder, kind = sys.argv[1:]
     config = {"library": library, "folder": folder, "kind": kind}
     if library == "torchrun":

@@ -1,7 +1,7 @@
-"""Program: trains a small transformer on one GPU, fit after fit, and tells of steps and speed.
+"""Program: trains a small transformer on one GPU, fit after fit, and records steps and speed.
 
-Arguments: the library, the number of workers (1), the number of fits, and that of measured steps.
-The worker kills itself once after its first step of the last fit, if there is more than one.
+Arguments: the library, the number of workers (1), the number of fits, and the number of measured
+steps. If there are several fits, the worker kills itself once after the first step of the last one.
 """
 
 import importlib
@@ -30,7 +30,7 @@ def train(config: dict[str, Any]) -> None:
         model = importlib.import_module(f"{library}.train.torch").prepare_model(model)
     else:
         model = model.to(device)
-    if library == "torchrun":  # which the other two do for more than one worker only
+    if library == "torchrun":  # the other two need it for several workers only
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters())
     inputs = torch.randn(16, 128, 1024, device=device)
@@ -43,14 +43,14 @@ def train(config: dict[str, Any]) -> None:
         optimizer.step()
         return loss
 
-    step().item()  # which waits for the GPU
+    step().item()  # item() waits for the GPU
     record("stepped")
     if config["kill"] and not Path(config["mark"]).exists():
         Path(config["mark"]).touch()
         record("killed")
         os.kill(os.getpid(), signal.SIGKILL)
     report = _report(library)
-    for steps in (STEPS_A_REPORT, config["steps"]):  # to warm up, to measure
+    for steps in (STEPS_A_REPORT, config["steps"]):  # warm-up, then measurement
         began = time.perf_counter()
         for _ in range(steps // STEPS_A_REPORT):
             for _ in range(STEPS_A_REPORT):

@@ -1,8 +1,8 @@
-"""Program: one collective of JAX over all workers, and tells when it is done.
+"""Program: makes one JAX collective over all workers, and records when it is done.
 
-Arguments: "dray", the number of workers and of fits, and "killed" if rank 1 is to kill itself after
-its first step; or "plain" and the number of processes, and, for all of them but the first, which
-starts them, its rank and the first one's port.
+Arguments: "dray", the numbers of workers and fits, and "killed" if rank 1 is to kill itself after
+its first step. Or "plain" and the number of processes; the first process starts the others with two
+more arguments, the rank and the port of the first process.
 """
 
 import os
@@ -51,7 +51,7 @@ def step(config: dict[str, Any]) -> None:
 
 
 def gather_and_die(config: dict[str, Any]) -> None:
-    """Have rank 1 killed once, after the first step of all."""
+    """Kill rank 1 once, after the first step of all ranks."""
     import jax
 
     mark = Path(config["mark"])
@@ -62,11 +62,11 @@ def gather_and_die(config: dict[str, Any]) -> None:
         record("killed")
         os.kill(os.getpid(), signal.SIGKILL)
     if not again:
-        time.sleep(600)  # its end is that of the attempt
+        time.sleep(600)  # it ends with the attempt
 
 
 def fit(workers: int, fits: int, *, killed: bool) -> None:
-    """Run the function several times, with dray's trainer."""
+    """Run the function several times with dray's trainer."""
     start_library("dray")
     config = {"workers": workers, "mark": str(Path("killed").absolute())}
     for _ in range(fits):
@@ -83,7 +83,7 @@ def fit(workers: int, fits: int, *, killed: bool) -> None:
 
 
 def join(workers: int, rank: int, port: int) -> None:
-    """Run the function once, as one of several processes that nobody looks after."""
+    """Run the function once, as one of several processes without a launcher."""
     import jax
 
     if rank > 0:
@@ -94,10 +94,10 @@ def join(workers: int, rank: int, port: int) -> None:
 
 
 def wait_for_port(port: int) -> None:
-    """Return when the first process listens.
+    """Wait until the first process listens.
 
-    Who comes too early is refused, and gRPC waits a second then: a median over such starts and
-    others would be a matter of luck.
+    A connection before that is refused, and gRPC then waits a second. A median over starts with and
+    without this wait would be a matter of chance.
     """
     while True:
         try:
@@ -108,7 +108,7 @@ def wait_for_port(port: int) -> None:
 
 
 def lead(workers: int) -> None:
-    """Start the other processes, and be the first of them."""
+    """Start the other processes, and run as the first one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, __file__, "plain", str(workers)]

@@ -1,4 +1,4 @@
-"""Program: grows trees with LightGBM, under a library or in plain processes that know each other.
+"""Program: trains with LightGBM, under a library or in plain processes that know each other.
 
 Arguments: those of `benchmarks.stepping`.
 """
@@ -33,7 +33,7 @@ def train(config: Config) -> None:
 
 
 def told(steps: Steps) -> Any:
-    """Return a callback that tells of the rounds."""
+    """Return a callback that records the rounds."""
 
     def call(env: Any) -> None:
         steps.stepped()
@@ -43,7 +43,7 @@ def told(steps: Steps) -> Any:
 
 
 def timed(steps: Steps, callback: Any) -> Any:
-    """Return a callback whose time is counted."""
+    """Return a callback whose time is measured."""
 
     def call(env: Any) -> None:
         with steps.timed():

@@ -31,7 +31,7 @@ class Classifier(pl.LightningModule):
 
 
 class Told(pl.Callback):
-    """Tells of the steps."""
+    """A callback that records the steps."""
 
     steps: Steps
 

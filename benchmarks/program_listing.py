@@ -1,4 +1,4 @@
-"""Program: makes a run of many checkpoints and reports, and tells how long it takes to read it.
+"""Program: writes a run with many checkpoints and reports, and records the time to read it.
 
 Arguments: the library, the number of checkpoints, the number of reports.
 """
@@ -14,7 +14,7 @@ from dray.train.storage.sealed import seal
 
 
 def fill(run: Path, checkpoints: int, reports: int) -> None:
-    """Write what so many reports of one rank leave, a checkpoint with some of them."""
+    """Write the files of so many reports of one rank, some of them with a checkpoint."""
     head = '{"report":%d,"attempt":0,"time":1795401339.123456,'
     text = head + '"metrics":{"loss":0.25,"accuracy":0.5,"step":%d}}'
     with open(run / "metrics" / "rank-00000.jsonl", "wb") as file:

@@ -1,4 +1,4 @@
-"""Program: its workers do one all-reduce and then sit in the train function until killed."""
+"""Program: its workers make one all-reduce, and then wait in the train function to be killed."""
 
 import os
 import sys

@@ -1,7 +1,7 @@
-"""Program: several fits of two workers to an optimizer step, and where the time of each goes.
+"""Program: runs several fits to an optimizer step, and records the phases of each.
 
-Arguments: the library, the number of workers and of fits. The first fit is the start of a program,
-the others are fits of one that runs.
+Arguments: the library, and the numbers of workers and of fits. The first fit includes the start of
+the program, the others do not.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.launch import make_trainer
 from benchmarks.records import record
 
-# Parts of a fit, in their order.
+# The phases of a fit, in their order.
 PHASES = (
     "checks, the run's directory, the reservation",
     "workers forked, there and told their ranks",
@@ -32,7 +32,7 @@ PHASES = (
 
 
 def train(config: dict[str, Any]) -> None:
-    """Take one step; rank 0 writes down when each part of it was done."""
+    """Take one step; rank 0 records the time at which each part was done."""
     moments = [time.time()]
     import torch
     from torch import distributed

@@ -1,6 +1,6 @@
-"""Program: plans as many workers as there are made-up nodes, and asks for one more than that.
+"""Program: plans as many workers as there are simulated nodes, and then one worker more.
 
-Arguments: the library (dray alone plans), the number of workers and nodes, of calls.
+Arguments: the library (only dray plans), the number of workers and nodes, the number of calls.
 """
 
 import sys
@@ -24,7 +24,7 @@ def make_trainer(workers: int, strategy: str = "PACK") -> TorchTrainer:
 
 
 def seconds(calls: int, function: Callable[..., None], *arguments: Any) -> list[float]:
-    """Return how long each of several calls takes."""
+    """Return the seconds of each of several calls."""
     taken = []
     for _ in range(calls):
         began = time.perf_counter()
@@ -34,14 +34,14 @@ def seconds(calls: int, function: Callable[..., None], *arguments: Any) -> list[
 
 
 def plan(trainer: TorchTrainer, workers: int) -> None:
-    """Plan what fits."""
+    """Plan a run that fits."""
     planned = trainer.plan()
     if not planned.fits or len(planned.workers) != workers:
         raise AssertionError(planned.why)
 
 
 def refuse(trainer: TorchTrainer) -> None:
-    """Ask for what does not fit."""
+    """Start a run that does not fit."""
     try:
         trainer.fit()
     except InfeasibleError:

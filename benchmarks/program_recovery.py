@@ -1,6 +1,6 @@
-"""Program: rank 1 kills itself once; rank 0 tells when all ranks are together again.
+"""Program: rank 1 kills itself once; rank 0 records when all ranks are connected again.
 
-Arguments: the library, the number of workers, and the strategy if ranks are to take a step.
+Arguments: the library, the number of workers, and a strategy if the ranks are to take a step.
 """
 
 import os

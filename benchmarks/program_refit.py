@@ -1,7 +1,7 @@
-"""Program: calls `fit` several times in one process, and tells when each begins and ends.
+"""Program: calls `fit` several times in one process, and records when each call begins and ends.
 
-Arguments: the library, the number of workers, what to train ("empty", "reduce", or the strategy of
-a step), the number of fits, and perhaps the number of CPUs to offer.
+Arguments: the library, the number of workers, the train function ("empty", "reduce", or the
+strategy of a step), the number of fits, and optionally the number of CPUs to offer.
 """
 
 import sys

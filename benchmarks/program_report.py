@@ -1,10 +1,11 @@
-"""Program: reports metrics again and again, and tells how long the calls took.
+"""Program: reports metrics repeatedly, and records the time of the calls.
 
-Arguments: the library, the number of workers, the number of calls, the seconds of work before each.
+Arguments: the library, the number of workers, the number of calls, the seconds of work before each
+call.
 
-Beside it, after as much work, what a line costs that plain Python writes into a file and leaves in
-a socket, and a call of an empty function: the floor of anything in Python that begins with caches
-that the work has filled.
+For comparison, after as much work, the program also times plain Python that writes a line into a
+file and a socket, and an empty function. Because the work has filled the caches, these times are
+the lower limit for any Python code.
 """
 
 import importlib
@@ -47,7 +48,7 @@ def empty(metrics: dict[str, float]) -> None:
 def seconds_of(
     functions: list[Callable[[dict[str, float]], None]], calls: int, work_s: float
 ) -> list[list[float]]:
-    """Return how long each call of each function takes, in turns, after work."""
+    """Return the time of each call of each function, in turns, each after work."""
     seconds: list[list[float]] = [[] for _ in functions]
     for step in range(calls):
         for function, taken in zip(functions, seconds, strict=True):

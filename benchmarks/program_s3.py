@@ -1,8 +1,9 @@
-"""Program: brings files to S3 and back, and tells how fast, and by how much its memory has grown.
+"""Program: uploads files to S3 and downloads them, and records the speed and growth of memory.
 
-Arguments: who does it, the server's URL, the number of files, bytes of each, rounds. Who: "dray" (a
-report of one worker, and `Checkpoint.as_directory`), "boto3", "boto3-tuned" (of each file four
-parts at once in place of ten), "obstore", "s3fs" or the path of s5cmd.
+Arguments: the client, the server's URL, the number of files, the bytes of each, the number of
+rounds. Clients are "dray" (a report of one worker, and `Checkpoint.as_directory`), "boto3",
+"boto3-tuned" (four parts of each file at once instead of ten), "obstore", "s3fs", or the path of
+s5cmd.
 """
 
 import functools
@@ -35,7 +36,7 @@ def make_files(folder: str, count: int, size: int) -> None:
 
 
 def of_memory(name: str) -> float:
-    """Return a figure of this process's memory, in MiB: VmRSS now, or VmHWM, the largest."""
+    """Return a figure of this process's memory, in MiB: VmRSS (now) or VmHWM (the peak)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
@@ -46,8 +47,8 @@ def cpu_seconds() -> float:
 
 
 def measured(event: str, work: Callable[[], object], size: int) -> None:
-    """Do something with so many bytes; tell its speed, and how much memory it took."""
-    Path("/proc/self/clear_refs").write_text("5")  # the largest is what it is now
+    """Run an action with so many bytes; record its speed, and the memory that it took."""
+    Path("/proc/self/clear_refs").write_text("5")  # sets the peak to the present memory
     before = of_memory("VmRSS")
     busy, began = cpu_seconds(), time.perf_counter()
     work()
@@ -57,7 +58,7 @@ def measured(event: str, work: Callable[[], object], size: int) -> None:
 
 
 def train_function(config: dict[str, Any]) -> None:
-    """Report checkpoints, and read each."""
+    """Report checkpoints, and read each of them."""
     import dray.train
     from dray.train import Checkpoint
 
@@ -107,7 +108,7 @@ def run_dray(url: str, config: dict[str, Any]) -> None:
 
 
 def by_boto3(url: str, *, tuned: bool) -> tuple[Transfer, Transfer]:
-    """Return how boto3 brings a file there, and back."""
+    """Return boto3's functions that upload and download a file."""
     import boto3
     from boto3.s3.transfer import TransferConfig
 
@@ -121,7 +122,7 @@ def by_boto3(url: str, *, tuned: bool) -> tuple[Transfer, Transfer]:
 
 
 def by_obstore(url: str) -> tuple[Transfer, Transfer]:
-    """Return how obstore brings a file there, and back."""
+    """Return obstore's functions that upload and download a file."""
     import obstore
     from obstore.store import S3Store
 
@@ -143,7 +144,7 @@ def by_obstore(url: str) -> tuple[Transfer, Transfer]:
 
 
 def by_s3fs(url: str) -> tuple[Transfer, Transfer]:
-    """Return how s3fs brings a file there, and back."""
+    """Return s3fs's functions that upload and download a file."""
     import s3fs
 
     files = s3fs.S3FileSystem(endpoint_url=url)
@@ -154,7 +155,7 @@ def by_s3fs(url: str) -> tuple[Transfer, Transfer]:
 
 
 def with_threads(up: Transfer, down: Transfer, config: dict[str, Any]) -> None:
-    """Bring files there and back, several at once."""
+    """Upload and download files, several at once."""
     names = [f"part-{number}" for number in range(config["files"])]
     size = config["files"] * config["bytes"]
 
@@ -170,7 +171,7 @@ def with_threads(up: Transfer, down: Transfer, config: dict[str, Any]) -> None:
 
 
 def by_s5cmd(program: str, url: str, config: dict[str, Any]) -> None:
-    """Bring files there and back by a program of its own."""
+    """Upload and download files with s5cmd, a program."""
     size = config["files"] * config["bytes"]
 
     def copy(source: str, target: str) -> None:

@@ -1,8 +1,8 @@
-"""A server of S3's API that takes as little time as it can: objects in memory, nothing checked.
+"""Program: a fast server of S3's API, with objects in memory and without checks.
 
-It looks at no signature and computes no checksum, so that what is measured is the client. Bytes go
-from the socket into the object, and from it to the socket, without a copy, a thread for each
-connection. It is a program of the harness, which tells its port and is killed in the end.
+The server verifies no signatures and computes no checksums, so that a measurement is that of the
+client. Bytes go from the socket into the object, and from the object to the socket, without a copy.
+Each connection has a thread. The program records its port, and the harness kills it at the end.
 """
 
 import io
@@ -28,11 +28,11 @@ Answer = tuple[int, dict[str, str], list[memoryview]]
 
 
 class Refused(Exception):
-    """A request that is answered by an error: its status and code."""
+    """The error that answers a request: its status and code."""
 
 
 class Stored:
-    """An object: the pieces that it was uploaded in."""
+    """An object, as the pieces of its upload."""
 
     def __init__(self, pieces: list[memoryview], number: int) -> None:
         self.pieces = pieces
@@ -51,7 +51,7 @@ class Stored:
 
 
 class Objects:
-    """The contents of the server: objects by `bucket/key`, and uploads in parts."""
+    """The contents of the server: objects by `bucket/key`, and multipart uploads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class Objects:
     def answer(
         self, method: str, key: str, query: Mapping[str, str], headers: Mapping[str, str], body: Any
     ) -> Answer:
-        """Return what a request is answered by."""
+        """Return the answer to a request."""
         with self._lock:
             if "/" not in key:
                 return self._answer_bucket(method, key, query, bytes(body))
@@ -165,7 +165,7 @@ def _xml(name: str, *content: str) -> Answer:
 
 
 class Connection:
-    """A client's connection, which asks again and again."""
+    """The connection of a client, with one request after another."""
 
     def __init__(self, connection: socket.socket, objects: Objects) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -174,7 +174,7 @@ class Connection:
         self._objects = objects
 
     def serve(self) -> None:
-        """Answer until the client has gone."""
+        """Answer requests until the client disconnects."""
         with self._socket, self._file:
             try:
                 while (line := self._file.readline()) not in (b"", b"\r\n"):
@@ -219,14 +219,14 @@ class Connection:
         body = memoryview(bytearray(size))
         at = 0
         while at < size:
-            count = self._file.readinto(body[at:])  # what is not buffered goes there by itself
+            count = self._file.readinto(body[at:])  # unbuffered bytes go there without a copy
             if not count:
                 raise ConnectionResetError
             at += count
         return body
 
     def _chunks(self, size: int) -> memoryview:
-        """Read a body in chunks, with checksums or signatures that nobody looks at."""
+        """Read a body in chunks, and ignore their checksums and signatures."""
         body = bytearray(size)
         at = 0
         while count := int(self._file.readline().partition(b";")[0], 16):

@@ -1,6 +1,7 @@
-"""Program: every rank reports as fast as it can, and the driver tells what that has cost it.
+"""Program: every rank reports as fast as it can, and the driver records its own cost.
 
-Arguments: the library (dray alone has such callbacks), the number of workers, of reports a worker.
+Arguments: the library (only dray has such callbacks), the number of workers, and the number of
+reports of each worker.
 """
 
 import sys
@@ -14,10 +15,10 @@ from dray import train
 
 
 class Meter(train.UserCallback):
-    """Tells what passes between the first report of all ranks and the last.
+    """A callback that measures the time between the first and the last report of all ranks.
 
     Args:
-        reports: The number of the last.
+        reports: The number of the last report.
     """
 
     def __init__(self, reports: int) -> None:
@@ -45,7 +46,7 @@ def train_function(config: dict[str, Any]) -> None:
     for step in range(1 + config["reports"]):
         train.report({"step": step, "loss": 1.5 / (step + 1), "learning_rate": 1e-3})
         if step == 0:
-            train.collective.barrier()  # so that no rank's reports come before the meter runs
+            train.collective.barrier()  # no rank reports before the meter runs
 
 
 if __name__ == "__main__":

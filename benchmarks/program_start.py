@@ -1,6 +1,6 @@
-"""Program: makes one all-reduce, perhaps a step of training, and tells when each is done.
+"""Program: makes one all-reduce, optionally a step of training, and records when each is done.
 
-Arguments: the library, the number of workers, and the strategy if there is to be a step.
+Arguments: the library, the number of workers, and a strategy if there is to be a step.
 """
 
 import os

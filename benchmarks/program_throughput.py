@@ -1,4 +1,4 @@
-"""Program: trains a ResNet-18 on random images, and tells how many it has seen a second.
+"""Program: trains a ResNet-18 on random images, and records the images a second.
 
 Arguments: the library, the number of workers, the number of measured steps.
 """

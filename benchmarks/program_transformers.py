@@ -1,4 +1,4 @@
-"""Program: trains a small GPT-2 of Transformers, under a library or by torchrun.
+"""Program: trains a small GPT-2 of Transformers, under a library or torchrun.
 
 Arguments: those of `benchmarks.stepping`.
 """
@@ -21,7 +21,7 @@ TOKENS, LENGTH, BATCH_SIZE = 256, 64, 8
 
 
 class Texts(torch.utils.data.Dataset[Any]):
-    """Texts that are all alike."""
+    """A dataset of equal texts."""
 
     def __init__(self, count: int) -> None:
         self._count, self._tokens = count, torch.arange(LENGTH)
@@ -34,7 +34,7 @@ class Texts(torch.utils.data.Dataset[Any]):
 
 
 class Told(TrainerCallback):
-    """Tells of the steps."""
+    """A callback that records the steps."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps

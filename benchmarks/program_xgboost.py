@@ -1,4 +1,4 @@
-"""Program: grows trees with XGBoost, under a library or in plain processes with its tracker.
+"""Program: trains with XGBoost, under a library or in plain processes with its tracker.
 
 Arguments: those of `benchmarks.stepping`.
 """
@@ -18,7 +18,7 @@ PARAMS = {"objective": "binary:logistic", "max_depth": 6, "nthread": 1}
 
 
 class Told(xgboost.callback.TrainingCallback):
-    """Tells of the rounds."""
+    """A callback that records the rounds."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()

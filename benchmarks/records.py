@@ -9,7 +9,7 @@ VARIABLE = "BENCHMARK_RECORDS"  # the pipe's path; every process of a program in
 
 
 def record(event: str, **values: Any) -> None:
-    """Tell the harness that something has just happened."""
+    """Tell the harness that an event has just happened."""
     now = time.monotonic()  # one clock for all processes of the machine
     line = json.dumps({"event": event, "time": now, **values}) + "\n"
     pipe = os.open(os.environ[VARIABLE], os.O_WRONLY)

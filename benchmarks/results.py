@@ -1,4 +1,4 @@
-"""Results of a case: medians, ranges, ratios, and targets that are met or missed."""
+"""The results of a case: medians, ranges, ratios, and targets that are met or missed."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from benchmarks.cases import Case, Comparison, Sample
 
 @dataclass(frozen=True)
 class Verdict:
-    """A comparison, and what came of it; None where something was not measured."""
+    """A comparison and its figures; a figure is None if it was not measured."""
 
     comparison: Comparison
     ratio: float | None  # of the medians; the median itself if there is no peer
@@ -18,7 +18,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """True if both figures are within the target; None if there is none, or no figure."""
+        """True if both figures are within the target; None if there is no target or no figure."""
         target = self.comparison.target
         if target is None or self.ratio is None or self.paired is None:
             return None
@@ -29,14 +29,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Outcome:
-    """All samples of a case, round by round; None is a run that failed."""
+    """All samples of a case, round by round; None for a run that failed."""
 
     measure: str
     case: Case
     samples: Mapping[str, Sequence[Sample | None]]
 
     def quantities(self, contestant: str) -> list[str]:
-        """Return the names of what was measured of a contestant."""
+        """Return the names of the measured quantities of a contestant."""
         samples = [sample for sample in self.samples[contestant] if sample]
         return list(samples[0].values) if samples else []
 
@@ -46,7 +46,7 @@ class Outcome:
         return [None if sample is None else sample.values[quantity] for sample in samples]
 
     def verdicts(self) -> list[Verdict]:
-        """Return what each comparison came to."""
+        """Return the outcome of each comparison."""
         return [self._verdict(comparison) for comparison in self.case.comparisons]
 
     def _verdict(self, comparison: Comparison) -> Verdict:
@@ -62,7 +62,7 @@ class Outcome:
         return Verdict(comparison, ratio, median(paired))
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything there is to know, with every sample."""
+        """Return all results, with every sample."""
         return {
             "measure": self.measure,
             "case": self.case.title,
@@ -84,6 +84,6 @@ class Outcome:
 
 
 def median(figures: Sequence[float | None]) -> float | None:
-    """Return the median of what was measured; None if nothing was."""
+    """Return the median of the measured values; None if there are none."""
     measured = [figure for figure in figures if figure is not None]
     return statistics.median(measured) if measured else None

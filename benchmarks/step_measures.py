@@ -1,4 +1,4 @@
-"""The measures that end with the first step of training: what a user waits for."""
+"""The measures that end with the first optimizer step, for which a user waits."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ def _alone_and_ray(
 def phases(options: Options) -> list[Case]:
     """Measure each part of a start and of a later fit(), to the first optimizer step and after.
 
-    Not a part of the sum of a start: the interpreter, until the program runs.
+    The start of the interpreter is not included in the sum of a start.
     """
     turns = 3 if options.quick else 20
 

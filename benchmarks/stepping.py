@@ -1,7 +1,7 @@
-"""The parts that programs of frameworks share: steps that are told of, data, start of workers.
+"""The parts that programs of frameworks share: records of steps, data, start of workers.
 
-Arguments of such a program: the library ("alone" is the framework's own launcher), the number of
-workers, the number of steps, the number of fits, and perhaps the step after which rank 1 kills
+Arguments of such a program: the library ("alone" for the framework's own launcher), the number of
+workers, the number of steps, the number of fits, and optionally the step after which rank 1 kills
 itself, once.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
 ALONE = "alone"
-FORKED = "forked"  # alone, too: processes that are forks of the script
+FORKED = "forked"  # also without a library, with processes that are forks
 COLUMNS, BATCH_SIZE, CLASSES = 64, 64, 10
 WARM_UP_STEPS = 10
 
@@ -34,7 +34,7 @@ Config = dict[str, Any]
 
 
 def library() -> str | None:
-    """Return the library that runs this program, None if it is the framework's own launcher."""
+    """Return the library that runs this program; None for the framework's own launcher."""
     name = sys.argv[1]
     return None if name in (ALONE, FORKED) else name
 
@@ -46,11 +46,11 @@ def names_of(framework: str = "") -> Any:
 
 
 class Steps:
-    """Tells of the first step, and at the end how many a second there were.
+    """The counter of steps, which records the first step, and at the end the steps a second.
 
     Args:
-        config: The train function's.
-        rank: This process's; rank 0 tells.
+        config: The config of the train function.
+        rank: The rank of this process; only rank 0 records.
     """
 
     def __init__(self, config: Config, rank: int) -> None:
@@ -60,7 +60,7 @@ class Steps:
         self._in_callback_s: list[float] = []
 
     def stepped(self) -> None:
-        """Take note that a step is over."""
+        """Count a step that has ended."""
         self._count += 1
         if self._count == self._kill and self._rank == 1 and not Path("killed").exists():
             Path("killed").touch()
@@ -72,7 +72,7 @@ class Steps:
             record("stepped")
         if self._count == WARM_UP_STEPS:
             self._began, self._in_callback_s = time.perf_counter(), []
-        if self._count == self._last - 1:  # with the last one checkpoints come
+        if self._count == self._last - 1:  # the last step also saves a checkpoint
             seconds = time.perf_counter() - self._began
             steps = self._count - WARM_UP_STEPS
             callback_s = statistics.median(self._in_callback_s or [0.0])
@@ -80,7 +80,7 @@ class Steps:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the time of a block as the report callback's."""
+        """Add the time of a block to that of the report callback."""
         began = time.perf_counter()
         yield
         self._in_callback_s.append(time.perf_counter() - began)
@@ -100,7 +100,7 @@ class Steps:
 
 
 def rows(count: int) -> Dataset[Any]:
-    """Return rows to classify, which take no memory."""
+    """Return rows for a classification, which take no memory."""
     import torch
 
     numbers, labels = torch.randn(1, COLUMNS).expand(count, -1), torch.zeros(1).long()
@@ -108,7 +108,7 @@ def rows(count: int) -> Dataset[Any]:
 
 
 def rows_in(config: Config) -> int:
-    """Return how many rows all workers together see in all steps."""
+    """Return the number of rows that all workers together see in all steps."""
     count: int = config["steps"] * config["workers"] * BATCH_SIZE
     return count
 
@@ -126,11 +126,11 @@ def main(
     alone: Callable[[Config], None],
     framework: str = "torch",
 ) -> None:
-    """Run a train function as the command line says.
+    """Run a train function with the options of the command line.
 
     Args:
         train: The train function.
-        alone: Runs it without a library.
+        alone: Function that runs it without a library.
         framework: The framework of the library's trainer.
     """
     _, workers, steps, fits, *kill = sys.argv[1:]
@@ -157,7 +157,7 @@ def main(
 
 
 def _in_this_folder(train: Callable[[Config], None]) -> Callable[[Config], None]:
-    """Have a worker work where the program does; Ray's are elsewhere."""
+    """Make a worker use the program's working directory; Ray's workers have another one."""
     here = os.getcwd()
 
     def run(config: Config) -> None:
@@ -172,7 +172,7 @@ def side_by_side(
     meeting: Mapping[str, Any],
     config: Config,
 ) -> None:
-    """Run a function in plain processes, as a script does that has no launcher."""
+    """Run a function in plain processes, like a script without a launcher."""
     forks = sys.argv[1] == FORKED
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     ranks = range(config["workers"])

@@ -1,4 +1,4 @@
-"""The results as Markdown."""
+"""The tables of results, as Markdown."""
 
 import statistics
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Many tasks, actors and objects, with kills at random; nothing may hang or be left behind."""
+"""A stress test of many tasks, actors and objects, with random kills, which looks for leaks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
     """A small actor."""
 
     def add(self, number: int) -> int:
-        """Answer."""
+        """Return an answer."""
         return number + 1
 
 
@@ -44,13 +44,13 @@ def make(seed: int, size: int) -> np.ndarray:
 
 @dray.remote(max_retries=-1)
 def check(value: np.ndarray, seed: int) -> bool:
-    """Return whether an object is what it was."""
+    """Return whether an object is unchanged."""
     return bool((value == seed % 256).all())
 
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Print how long something took."""
+    """Print the duration of a block."""
     began = time.monotonic()
     yield
     print(f"{what}: {time.monotonic() - began:.1f} s, {_memory()} MB resident", flush=True)
@@ -68,7 +68,7 @@ def tasks(count: int) -> None:
 
 
 def actors(count: int) -> None:
-    """Keep many actors at a time."""
+    """Keep many actors at the same time."""
     with timed(f"{count} actors"):
         cells = [Cell.remote() for _ in range(count)]
         values = dray.get([cell.add.remote(n) for n, cell in enumerate(cells)])
@@ -76,7 +76,7 @@ def actors(count: int) -> None:
 
 
 def objects(limit: int) -> None:
-    """Keep objects worth twice the limit of the store."""
+    """Keep objects of twice the size of the store."""
     size = limit // 40
     with timed(f"{2 * limit >> 20} MB of objects in a store of {limit >> 20} MB"):
         refs = [make.remote(seed, size) for seed in range(80)]
@@ -129,12 +129,12 @@ def kills(seconds: float) -> None:
 
 
 def objects_left(runtime: Runtime) -> ObjectsStatus:
-    """Return what the store still holds."""
+    """Return the objects that the store still holds."""
     return runtime.status().objects or ObjectsStatus()
 
 
 def main() -> int:
-    """Run everything; return 1 if something is left behind."""
+    """Run all parts; return 1 if an object is left behind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--actors", type=int, default=1000)

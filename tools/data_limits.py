@@ -1,12 +1,12 @@
-"""Reading within limits: more data than memory, many small files, and one large file among them.
+"""A test of reading within limits: more data than memory, many small files, one large file.
 
     python tools/data_limits.py [GIB] [LIMIT_MIB]
 
-Two processes read each case, as two ranks of a training do. Their private memory is limited
-(RLIMIT_DATA), so that one that needs more fails; Arrow takes it from the C library, since its own
-allocator reserves a GiB before it uses any. What each has resident at most is printed, with
-the longest that it waited for a batch. Files that are alike are links of one, so that the disk has
-room and little time goes into writing them.
+Two processes read each case, like two ranks of a training. Their private memory is limited
+(RLIMIT_DATA), so that a process that needs more fails. Arrow uses the allocator of the C library,
+because its own allocator reserves a GiB before it uses any memory. The program prints the peak of
+resident memory, and the longest wait for a batch. Equal files are links to one file, to save disk
+space and time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 RANKS = 2
 BATCH_ROWS = 4096
 COLUMNS = 16
-# The most that one rank may take longer than another one, as a factor.
+# A rank may take at most this factor longer than another one.
 _UNEVEN = 1.5
 
 
 def write_file(path: Path, mebibytes: int, group_rows: int) -> None:
-    """Write a file of Parquet of so many MiB of 32-bit floats."""
+    """Write a Parquet file with so many MiB of 32-bit floats."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -42,13 +42,13 @@ def write_file(path: Path, mebibytes: int, group_rows: int) -> None:
 
 
 def link(original: Path, number: int) -> None:
-    """Give a file further names, so that it is there so many times."""
+    """Add links to a file, so that it exists so many times."""
     for copy in range(1, number):
         os.link(original, original.with_name(f"{original.stem}-{copy:04d}.parquet"))
 
 
 def cases(folder: Path, gibibytes: int) -> Iterator[tuple[str, Path]]:
-    """Write the cases; yield each one's name and folder."""
+    """Write the files of each case; yield its name and its directory."""
     large, small, skewed = (folder / name for name in ("large", "small", "skewed"))
     for path in (large, small, skewed):
         path.mkdir()
@@ -65,7 +65,7 @@ def cases(folder: Path, gibibytes: int) -> Iterator[tuple[str, Path]]:
 
 
 def read(folder: str, rank: int, limit_mib: int) -> dict[str, float]:
-    """Read a rank's share within a limit; return what it took."""
+    """Read a rank's share within a memory limit; return the figures."""
     import torch  # noqa: F401 (its memory is not what is measured)
 
     import dray.data
@@ -93,7 +93,7 @@ def read(folder: str, rank: int, limit_mib: int) -> dict[str, float]:
 
 
 def read_by_ranks(folder: Path, limit_mib: int) -> list[dict[str, Any]]:
-    """Read by processes side by side; return what each took."""
+    """Read with one process for each rank; return the figures of each."""
     command = [sys.executable, __file__, "--rank", str(folder), str(limit_mib)]
     environ = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     ranks = [
@@ -107,7 +107,7 @@ def read_by_ranks(folder: Path, limit_mib: int) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Read all cases; print what they took, and return 1 if one took more than it may."""
+    """Read all cases; print the figures, and return 1 if the ranks' times differ too much."""
     if "--rank" in sys.argv:
         place, most, rank = sys.argv[2:]
         print(json.dumps(read(place, int(rank), int(most))))

@@ -1,10 +1,10 @@
-"""Many trainings whose workers are killed amid epochs, half of them going on with other ranks.
+"""A stress test of trainings whose workers are killed within epochs.
 
     python tools/data_stress.py [KILLS] [SEED]
 
-Each row of each epoch must be seen once, counted from the checkpoint that the next start resumes
-from, but for fewer rows than there are ranks, which are left over at the end of an epoch, as
-`DataConfig(equal=True)` says.
+About half of the starts draw a new number of ranks. Each row of each epoch must be seen once,
+counted from the checkpoint that the next start resumes from. At the end of an epoch, fewer rows
+than there are ranks may be left out, because of `DataConfig(equal=True)`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_RANKS = 3
 
 
 def killed_run(storage: Path, kills: int, drawn: random.Random) -> dict[int, list[int]]:
-    """Run to the end with so many kills; return the rows that were seen in each epoch."""
+    """Run a training to its end with so many kills; return the rows seen in each epoch."""
     rows = dray.data.range(ROWS).random_shuffle(seed=drawn.randrange(99))
     config = {"epochs": EPOCHS, "batch": drawn.randrange(1, 12), "every": drawn.randrange(1, 5)}
     workers = drawn.randrange(1, MOST_RANKS + 1)
@@ -34,7 +34,7 @@ def killed_run(storage: Path, kills: int, drawn: random.Random) -> dict[int, lis
         fails = {"fails_at": drawn.randrange(20), "rank": drawn.randrange(workers)}
         try:
             fit(read, storage, {"train": rows}, workers, {**config, **fails})
-            break  # it was through before
+            break  # it ended before the kill
         except WorkerGroupError:
             pass
     fit(read, storage, {"train": rows}, workers, config)
@@ -42,7 +42,7 @@ def killed_run(storage: Path, kills: int, drawn: random.Random) -> dict[int, lis
 
 
 def main() -> int:
-    """Kill as often as the command line says; print what was lost or seen twice."""
+    """Kill as often as the command line says; print the rows that were lost or seen twice."""
     kills, seed = (*map(int, sys.argv[1:]), *(200, 0)[len(sys.argv) - 1 :])
     drawn = random.Random(seed)
     dray.init(num_cpus=8)

@@ -1,4 +1,4 @@
-"""A check of docstrings, comments and pages: no clause in place of a noun, imperatives first."""
+"""A check of docstrings, comments and pages: no clauses as subjects, imperatives first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_VERBS = {
 
 
 def misnamed(path: Path) -> Iterator[str]:
-    """Yield the place and first line of each docstring of a file that begins otherwise."""
+    """Yield the place and the first line of each docstring of a file that breaks the rules."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         kinds = (ast.Module, ast.ClassDef, *functions)
@@ -45,7 +45,7 @@ def misnamed(path: Path) -> Iterator[str]:
 
 
 def clauses(path: Path) -> Iterator[str]:
-    """Yield the comments of a module's names and sections that open with such a clause."""
+    """Yield the comments, at a module's top level, that begin with a clause as their subject."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for line, (before, text) in enumerate(pairwise(["", *lines]), 1):
         opens = text.startswith("# ") and text.split()[1].strip("`'\",.:") in OPENINGS
@@ -54,7 +54,7 @@ def clauses(path: Path) -> Iterator[str]:
 
 
 def clauses_as_subjects(text: str) -> Iterator[str]:
-    """Yield the sentences of a text that open with such a clause, questions apart."""
+    """Yield the sentences of a text that begin with a clause as their subject, except questions."""
     for block in NEXT_BLOCK.split(CODE_BLOCK.sub("", text)):
         lines = [line.strip() for line in block.splitlines() if not NO_PROSE.match(line)]
         prose = re.sub(r"^(?:[-*]|\d+\.) +", "", " ".join(lines)).replace("**", "")
@@ -76,7 +76,7 @@ def prose_of(path: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print them."""
+    """Print all findings; return 1 if there are any."""
     folders = ("src", "tools", "benchmarks", "examples")
     files = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     begins = [line for path in files for line in (*misnamed(path), *clauses(path))]

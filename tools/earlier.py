@@ -1,6 +1,6 @@
-"""A Python environment with the dray of an earlier revision, and this one's other packages.
+"""A Python environment with an earlier revision of dray, and this environment's other packages.
 
-Arguments: where to make it, and a revision that git knows.
+Arguments: the directory of the environment, and a git revision.
 """
 
 import io
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Make the environment anew; nothing is downloaded."""
+    """Make the environment from scratch, without downloads."""
     place, revision = Path(sys.argv[1]).absolute(), sys.argv[2]
     archive = subprocess.run(
         ["git", "archive", revision, "src"], stdout=subprocess.PIPE, check=True

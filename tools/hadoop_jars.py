@@ -1,7 +1,7 @@
-"""Fetches the jars of a Hadoop 2.7 with NameNode and DataNode: PyPI's pyspark 2.4 has them.
+"""A download of the jars of Hadoop 2.7 with NameNode and DataNode, from pyspark 2.4 of PyPI.
 
-pip wants to know what a package is before it keeps the file, and asks its `setup.py`, which needs
-setuptools and wheel beside it, and nothing newer.
+Before pip keeps a package's file, it runs the package's `setup.py` for the metadata. This one needs
+wheel, and a setuptools that is not too new.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import venv
 from pathlib import Path
 
 PACKAGE = "pyspark==2.4.8"
-# Of the 226 jars of Spark: Hadoop's, and what these import.
+# Of the 226 jars of Spark: Hadoop's jars, and the jars that these import.
 NEEDED = (
     "hadoop-",
     "commons-",
@@ -39,7 +39,7 @@ NEEDED = (
 
 
 def main() -> int:
-    """Fetch them into a directory; return 0."""
+    """Download the jars into a directory; return 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target", type=Path)
     jars = parser.parse_args().target / "jars"

@@ -1,4 +1,4 @@
-"""Smoke test of an installed dray that has none of its extras: `make release-check`."""
+"""A smoke test of an installed dray without extras, for `make release-check`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
     """Run tasks and a training of two workers.
 
     Raises:
-        SystemExit: A result is wrong, or an extra is installed after all.
+        SystemExit: A result is wrong, or an extra is installed.
     """
     present = [name for name in ("ray", "torch", "jax") if importlib.util.find_spec(name)]
     squares = dray.get([square.remote(n) for n in range(4)])

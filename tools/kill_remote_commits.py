@@ -1,7 +1,8 @@
-"""Kills drivers at random moments of commits on S3 or HDFS, and looks at what each leaves.
+"""A test that kills drivers at random moments of commits on S3 or HDFS, and checks the run.
 
-After every kill the next driver must find checkpoints that are whole, the newest of them the last
-one whose commit had returned or the one that was under way, and nothing else in the run.
+After every kill the next driver must find only complete checkpoints. The newest one must be the
+last whose commit had returned, or the one whose commit was interrupted. Nothing else may be in the
+run.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KEPT = 3
 
 
 def main() -> int:
-    """Return 1 if a kill has left something else."""
+    """Return 1 if a kill has left a run in another state."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -63,7 +64,7 @@ def main() -> int:
 
 
 def kill_one(server: Server, done: int, after_s: float) -> int:
-    """Have a driver commit one checkpoint after another; kill it; return the last it has said."""
+    """Start a driver that commits checkpoints; kill it; return the last one that it has printed."""
     reading, writing = os.pipe()
     driver = os.fork()
     if not driver:
@@ -76,7 +77,7 @@ def kill_one(server: Server, done: int, after_s: float) -> int:
         os._exit(code)
     os.close(writing)
     with open(reading, encoding="ascii") as lines:
-        lines.readline()  # it has opened the run
+        lines.readline()  # the driver has opened the run
         time.sleep(after_s)
         os.kill(driver, signal.SIGKILL)
         _, status = os.waitpid(driver, 0)
@@ -87,7 +88,7 @@ def kill_one(server: Server, done: int, after_s: float) -> int:
 
 
 def commit_all(server: Server, first: int, writing: int) -> None:
-    """Commit without end; every third checkpoint replaces the one that is called `best`."""
+    """Commit checkpoints without end; every third one replaces the checkpoint `best`."""
     directory = opened(server)
     os.write(writing, b"\n")
     with tempfile.TemporaryDirectory() as source:
@@ -107,17 +108,17 @@ def commit_all(server: Server, first: int, writing: int) -> None:
 
 
 def opened(server: Server) -> RunDirectory:
-    """Open the run as a driver does."""
+    """Open the run like a driver."""
     directory = RunDirectory(run_at(server, "killed"))
     directory.storage.open()
     return directory
 
 
 def look(server: Server, acknowledged: int) -> None:
-    """Check what is left.
+    """Check the run after a kill.
 
     Raises:
-        AssertionError: It is not what a kill may leave.
+        AssertionError: The run is not in a state that a kill may leave.
     """
     directory = opened(server)
     warned: list[str] = []
@@ -129,7 +130,7 @@ def look(server: Server, acknowledged: int) -> None:
     for each in found:
         assert isinstance(each.path, RemotePath)
         with tempfile.TemporaryDirectory() as target:
-            fetch(each.path, Path(target))  # compares it with its checksums
+            fetch(each.path, Path(target))  # verifies the checksums
             text = Path(target, "model").read_bytes()
             assert text.startswith(f"{each.report}".encode()), each
     assert isinstance(directory.path, RemotePath)

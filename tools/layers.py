@@ -1,8 +1,8 @@
-"""Fails if modules of dray import each other in a loop, or one of a layer above their own.
+"""A check that modules of dray have no import loops, and import only from their layer and below.
 
-Every import counts: at the top, inside functions, those that only type checkers see, and
-`import_module("dray...")`; but not `from dray.a import b as b` of a package `dray.a`, which tells
-type checkers of a module of its own that comes at first use.
+Every import counts: at the top of a module, inside functions, for type checkers only, and
+`import_module("dray...")`. The exception is `from dray.a import b as b` in the package `dray.a`,
+which tells type checkers of a submodule that is imported at first use.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
-# From the ground up, a line a layer. A module belongs to the longest name that it begins with. It
-# may import from the layers below and from its own part; where a line begins with `*`, also from
-# the other parts of its layer.
+# The layers from bottom to top, one on each line. A module belongs to the longest name here that
+# its name begins with. It may import from lower layers and from its own part. If the line begins
+# with `*`, it may also import from the other parts of its layer.
 LAYERS = """
 * version errors checks user_warnings settings host status interrupts compat
 accelerators
@@ -58,18 +58,18 @@ cli
 __main__
 """
 
-# A worker that trains something itself needs an engine, and that engine starts workers.
+# A worker that runs a training of its own needs an engine, and that engine starts workers.
 LOADED_LATE = {("dray.engines", "dray.engines.process.nested_engine")}
 
 
 def module_name(path: Path) -> str:
-    """Return the dotted name of a file below the source folder."""
+    """Return the module name of a file below the source directory."""
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 class Imports(ast.NodeVisitor):
-    """Collects the modules that a module imports."""
+    """A collector of the modules that a module imports."""
 
     def __init__(self, own: str, modules: set[str]) -> None:
         self._own = own
@@ -77,11 +77,11 @@ class Imports(ast.NodeVisitor):
         self.names: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Take `import a.b`."""
+        """Add the modules of `import a.b`."""
         self.names.update(alias.name for alias in node.names)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Take `from a import b`; where b is a module, it is b that is needed, not all of a."""
+        """Add the modules of `from a import b`: a.b if that is a module, else a."""
         for alias in node.names:
             full = f"{node.module}.{alias.name}"
             if alias.asname == alias.name and node.module == self._own:
@@ -89,7 +89,7 @@ class Imports(ast.NodeVisitor):
             self.names.add(full if full in self._modules else node.module or "")
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Take `import_module("a.b")`."""
+        """Add the module of `import_module("a.b")`."""
         called = ast.unparse(node.func).rpartition(".")[2]
         if called == "import_module" and node.args and isinstance(node.args[0], ast.Constant):
             self.names.add(str(node.args[0].value))
@@ -112,7 +112,7 @@ def graph() -> dict[str, set[str]]:
 
 
 class Layers:
-    """The layers of modules, from the ground up."""
+    """The layers of modules, from bottom to top."""
 
     def __init__(self, text: str) -> None:
         self._of: dict[str, tuple[int, bool]] = {}
@@ -135,7 +135,7 @@ class Layers:
 
 
 def main() -> int:
-    """Print the loop, or the imports that point up, if there are any."""
+    """Print import loops and imports from higher layers; return 1 if there are any."""
     edges = graph()
     try:
         list(TopologicalSorter(edges).static_order())

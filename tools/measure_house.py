@@ -1,4 +1,4 @@
-"""Figures of the house: sizes, functions and `Any` in src/dray, as docs/design.md shows them."""
+"""Figures of the code in src/dray for docs/design.md: sizes, functions, and uses of `Any`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions(tree: ast.Module) -> Iterator[Function]:
-    """Yield every function of a module, methods and nested ones too."""
+    """Yield every function of a module, including methods and nested functions."""
     for node in ast.walk(tree):
         if isinstance(node, Function):
             yield node
 
 
 def length(function: Function) -> int:
-    """Return the lines of a function without its docstring."""
+    """Return the number of lines of a function without its docstring."""
     lines = (function.end_lineno or 0) - function.lineno + 1
     if ast.get_docstring(function, clean=False) is None:
         return lines
@@ -32,12 +32,12 @@ def length(function: Function) -> int:
 
 
 def count_any(tree: ast.Module) -> int:
-    """Return how often `Any` is written; imports and docstrings do not count."""
+    """Return the number of uses of `Any`, without imports and docstrings."""
     return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree))
 
 
 def room(path: Path) -> str:
-    """Return the folder below src/dray that a file is in; the files beside them are one more."""
+    """Return the directory of src/dray that a file is in, or "top level"."""
     first, *rest = path.relative_to(SOURCE).parts
     return first if rest else "top level"
 
@@ -59,13 +59,13 @@ def measure(files: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
 
 
 def any_per_100(files: dict[Path, ast.Module]) -> float:
-    """Return how often `Any` is written for each hundred functions."""
+    """Return the number of uses of `Any` per hundred functions."""
     number = sum(1 for tree in files.values() for _ in functions(tree))
     return 100 * sum(map(count_any, files.values())) / max(number, 1)
 
 
 def main() -> int:
-    """Print the rows, and `Any` in each room."""
+    """Print the rows, and the uses of `Any` in each directory."""
     paths = sorted(SOURCE.rglob("*.py"))
     files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     for name, value in measure(files):

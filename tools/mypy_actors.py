@@ -1,6 +1,6 @@
 """A plugin for mypy: a class decorated with `@dray.remote` has `remote` and `options`.
 
-Of a decorator of classes, mypy ignores what it returns, so for it such a class stays the plain one.
+mypy ignores the return type of a class decorator, so without the plugin the class stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACTOR_CLASS = "dray.core.actor.ActorClass"
 
 
 def add_members(context: ClassDefContext) -> bool:
-    """Give a class of actors what `ActorClass` lets one do with it; false: ask again later."""
+    """Give a class of actors the methods of `ActorClass`; return False to be called again later."""
     found = context.api.lookup_fully_qualified_or_none(ACTOR_CLASS)
     if found is None or not isinstance(found.node, TypeInfo):
         return False
@@ -34,7 +34,7 @@ def add_members(context: ClassDefContext) -> bool:
 
 
 class ActorsPlugin(Plugin):
-    """The one hook."""
+    """The plugin, with one hook."""
 
     def get_class_decorator_hook_2(self, fullname: str) -> Callable[[ClassDefContext], bool] | None:
         """Return the hook of `@dray.remote`."""
@@ -42,5 +42,5 @@ class ActorsPlugin(Plugin):
 
 
 def plugin(version: str) -> type[Plugin]:
-    """Return the plugin, whatever the version of mypy."""
+    """Return the plugin, for any version of mypy."""
     return ActorsPlugin

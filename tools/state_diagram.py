@@ -1,4 +1,4 @@
-"""Draws the controller's state machine into docs/design.md, from the table that runs it."""
+"""The diagram of the controller's state machine in docs/design.md, drawn from its table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"
 def diagram() -> str:
     """Return the table as a Mermaid diagram.
 
-    That any state may fail by the controller is said once, in words, rather than drawn 9 times.
+    The page says in words that the controller may fail in any state, so the diagram has no arrows
+    for that from 9 states.
     """
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {State.INITIALIZING.value}"]
     for (state, event), step in TABLE.items():
@@ -28,7 +29,7 @@ def diagram() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the diagram, or with --check, fail if the page has another one."""
+    """Write the diagram; with --check, return 1 if the page has another one."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     _, found, tail = rest.partition(END)

@@ -1,4 +1,4 @@
-"""Runs the process tests again and again beside busy loops, to find what fails only under load."""
+"""A stress test: repeated process tests beside busy loops, to find failures under load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def spin() -> None:
 
 
 def main() -> int:
-    """Return 1 as soon as a round fails."""
+    """Run the rounds; return 1 as soon as one fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--busy", type=int, default=2, help="busy loops beside the tests")

@@ -1,7 +1,7 @@
-"""A campaign of faults: kills, flipped bytes, wrong input and endurance, with a verdict of each.
+"""A campaign of faults: kills, flipped bytes, wrong input and endurance, with a verdict on each.
 
-Usage: python -m tools.campaign [NAME ...]. Without a name all run. The status is 1 if anything was
-lost, hung, left behind, or ended without an error of dray's.
+Usage: python -m tools.campaign [NAME ...]. Without a name, all parts run. The status is 1 if data
+was lost, a program hung, something was left behind, or a failure had no error of dray.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 
 from tools.campaign import endurance, flips, inputs, kills
 
-# Name -> what to run; it returns its figures, and what was found to be wrong.
+# Name -> function that runs the part, and returns its figures and the faults that it found.
 PARTS = {
     "ranks": kills.of_ranks,
     "servers": kills.of_fork_servers,

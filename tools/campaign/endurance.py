@@ -1,4 +1,4 @@
-"""Very many runs and tasks in one process, of which nothing may be left."""
+"""An endurance test: very many runs and tasks in one process, which must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def many_in_one_process(seed: int, scale: float) -> Verdict:
                 faults.append(f"tasks from {begin} on have returned something else")
         deadline = time.monotonic() + 10
         while (after := _held()) != before and time.monotonic() < deadline:
-            time.sleep(0.1)  # workers that are asked to end take a moment
+            time.sleep(0.1)  # workers take a moment to end
         for what, count in after.items():
             if count > before[what]:
                 faults.append(f"{count} {what}, {before[what]} before")

@@ -1,4 +1,4 @@
-"""Flipped bytes and cut files of a finished run: what is read is right, or damage is told."""
+"""Flipped bytes and cut files of a finished run: reads must be correct, or report the damage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _fit(storage: Path, function: Callable[[], Any]) -> Result:
 
 
 def _reads(storage: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield everything that reads a run, by name; what goes on with it comes last."""
+    """Yield all functions that read a run, by name; the function that resumes it comes last."""
 
     def read() -> Result:
         return Result.from_path(storage / "run")
@@ -76,7 +76,7 @@ def _reads(storage: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _told(read: Callable[[], object]) -> tuple[object, str]:
-    """Return what a read gives, and what was said meanwhile; an error of dray's is said, too."""
+    """Return the result of a read, and the warnings and dray's error, if any."""
     said = io.StringIO()
     with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
         warnings.simplefilter("always")
@@ -87,13 +87,13 @@ def _told(read: Callable[[], object]) -> tuple[object, str]:
         except DrayError as error:
             value = None
             said.write(f"\n{type(error).__name__}: {error}")
-        except IndexError:  # fewer are kept, of which a warning tells
+        except IndexError:  # fewer are kept, and a warning says so
             value = None
     return value, "\n".join([said.getvalue(), *(str(each.message) for each in caught)])
 
 
 def of_bytes(seed: int, scale: float) -> Verdict:
-    """Flip a byte of a random file of a run, or cut one of a checkpoint, and read all of it."""
+    """Flip a byte of a random file of a run, or cut a file of a checkpoint, and read the run."""
     chance = random.Random(seed)
     count = max(1, round(400 * scale))
     figures: collections.Counter[str] = collections.Counter()
@@ -139,7 +139,7 @@ def _judge(
     where: str,
     figures: collections.Counter[str],
 ) -> Iterator[str]:
-    """Yield what is wrong with the reads of a run in which a byte of one file was flipped."""
+    """Yield the faults in reads of a run in which a byte of one file was flipped."""
     told = False
     for read_name, read in _reads(storage):
         faulthandler.dump_traceback_later(_HANG_S, exit=True, file=sys.__stderr__ or 2)

@@ -1,4 +1,4 @@
-"""Calls of the public API with wrong input: each is taken, or refused by an error of dray's."""
+"""Calls of the public API with wrong input, which must work or raise an error of dray."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from dray.errors import DrayError
 
 Verdict = tuple[dict[str, object], list[str]]
 
-# A call that has no answer by then hangs: the stacks are shown, and the campaign ends.
+# A call that takes longer hangs: the stacks are printed, and the campaign ends.
 _HANG_S = 60.0
-# No answer to wrong input takes longer, unless the machine stalls.
+# A call with wrong input takes at most this long, unless the machine stalls.
 _SLOW_S = 5.0
 
 
 class Cyclic(dict[str, Any]):
-    """A mapping that holds itself."""
+    """A mapping that contains itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def _sites(place: str) -> dict[str, Callable[[Any, Any], object]]:
-    """Return what is called with two values at a time, by name."""
+    """Return the functions to call with two values each, by name."""
 
     @dray.remote
     def task(*args: Any, **kwargs: Any) -> int:
@@ -118,7 +118,7 @@ def _sites(place: str) -> dict[str, Callable[[Any, Any], object]]:
 
 
 def wrong_inputs(seed: int, scale: float) -> Verdict:
-    """Call what is public 5,000 times with values that do not belong there."""
+    """Call public functions 5,000 times with values that do not belong there."""
     import dray.util
 
     chance = random.Random(seed)
@@ -129,8 +129,8 @@ def wrong_inputs(seed: int, scale: float) -> Verdict:
         home = os.getcwd()
         os.chdir(place)
         os.environ["HOME"] = place
-        dray.shutdown()  # of the part before
-        dray.init(num_cpus=10_000)  # placement groups that were taken keep theirs
+        dray.shutdown()  # the session of the part before
+        dray.init(num_cpus=10_000)  # placement groups that were created keep their CPUs
         sites = _sites(place)
         names = sorted(sites)
         for number in range(round(5000 * scale)):

@@ -20,7 +20,7 @@ from dray.errors import NoRunError
 from dray.train import Result
 from tools.campaign import trained
 
-# Nothing of a program may live longer than this after its driver.
+# No process of a program may live longer than this after its driver.
 _ORPHAN_S = 1.5
 _PATIENCE_S = 240.0
 _STEPS = 300
@@ -29,7 +29,7 @@ Verdict = tuple[dict[str, object], list[str]]
 
 
 class Program:
-    """A training in a process of its own, and all that it starts."""
+    """A training in a process of its own, with all processes that it starts."""
 
     def __init__(self, storage: Path, steps: int, who: str) -> None:
         self.mark = os.urandom(8).hex()
@@ -51,7 +51,7 @@ class Program:
             )
 
     def living(self) -> list[psutil.Process]:
-        """Return every process that has this program's mark."""
+        """Return all processes that have this program's mark."""
         return [process for process in psutil.process_iter() if self._marked(process)]
 
     def _marked(self, process: psutil.Process) -> bool:
@@ -62,30 +62,30 @@ class Program:
             return False
 
     def newest_start(self, rank: int) -> dict[str, int] | None:
-        """Return what a rank has noted at its newest start."""
+        """Return the notes of a rank since its newest start."""
         starts = [note for note in notes(self.storage, rank) if "start" in note]
         return starts[-1] if starts else None
 
     def end(self) -> None:
-        """End whatever is left of it."""
+        """End the processes that are left."""
         for process in self.living():
             process.kill()
         self.process.wait()
 
     def said(self) -> str:
-        """Return the end of its output."""
+        """Return the end of the program's output."""
         return self.output.read_text(errors="replace")[-600:]
 
 
 def notes(storage: Path, rank: int) -> list[dict[str, int]]:
-    """Return what a rank has noted; a line that a kill has cut off is left out."""
+    """Return the notes of a rank, without a line that a kill has cut off."""
     path = storage / "notes" / str(rank)
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def lost_steps(storage: Path) -> Iterator[str]:
-    """Yield each start that went back behind a report that had returned."""
+    """Yield each start that resumed before a report that had returned."""
     for rank in (0, 1):
         durable = -1
         for note in notes(storage, rank):
@@ -99,15 +99,15 @@ def lost_steps(storage: Path) -> Iterator[str]:
 
 
 def broken_checkpoints(storage: Path) -> Iterator[str]:
-    """Yield each checkpoint of a run that is handed out and is not whole."""
-    with contextlib.suppress(NoRunError):  # killed before it began
+    """Yield each checkpoint that a run offers although it is not complete."""
+    with contextlib.suppress(NoRunError):  # killed before the run began
         for checkpoint, _ in Result.from_path(storage / trained.NAME).best_checkpoints:
             if wrong := trained.broken(Path(checkpoint.path)):
                 yield wrong
 
 
 def _finish(program: Program) -> Iterator[str]:
-    """Wait for a program's end; yield what is wrong with it."""
+    """Wait for a program's end; yield its faults."""
     try:
         status = program.process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
@@ -138,7 +138,7 @@ def _orphans(program: Program) -> Iterator[str]:
 
 
 def _campaign(seed: int, count: int, each: int, victims: str) -> Verdict:
-    """Kill `each` times in each of as many programs as that takes."""
+    """Make so many kills, `each` of them in one program."""
     chance = random.Random(seed)
     faults: list[str] = []
     killed = programs = 0
@@ -156,7 +156,7 @@ def _campaign(seed: int, count: int, each: int, victims: str) -> Verdict:
 
 
 def _kill_one(program: Program, chance: random.Random, victims: str) -> int:
-    """Kill a rank, or its server, at a random moment after its start; return whether it lived."""
+    """Kill a rank or its fork server at a random moment; return whether it was still alive."""
     rank = chance.randrange(2)
     seen = program.newest_start(rank)
     deadline = time.monotonic() + _PATIENCE_S
@@ -165,7 +165,7 @@ def _kill_one(program: Program, chance: random.Random, victims: str) -> int:
             return 0
         time.sleep(0.002)
         if seen is not None and chance.random() < 0.01:
-            break  # the same start once more: the moment is what matters
+            break  # kill the same start again, at another moment
     time.sleep(chance.random() * 0.1)
     pid = now["server" if victims == "servers" else "pid"] if now else 0
     if not pid or pid == program.process.pid:
@@ -188,7 +188,7 @@ def of_fork_servers(seed: int, scale: float) -> Verdict:
 
 
 def of_drivers(seed: int, scale: float) -> Verdict:
-    """Kill the driver at random; the next one goes on, and nothing of the first is left."""
+    """Kill the driver at random; the next one must resume, and no process of the first be left."""
     chance = random.Random(seed)
     faults: list[str] = []
     killed = 0

@@ -1,6 +1,6 @@
-"""The program that the campaign kills: a training whose every step can be checked afterwards.
+"""The program that the campaign kills: a training whose steps can all be verified afterwards.
 
-Arguments: the storage path, the number of steps, and who saves: "all" or "first".
+Arguments: the storage path, the number of steps, and the ranks that save: "all" or "first".
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import dray.train
 from dray.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 NAME = "run"
-_FILES = 5  # of a rank in a checkpoint
-MARK = "DRAY_CAMPAIGN"  # a variable by which every process of a program is known
+_FILES = 5  # files of a rank in a checkpoint
+MARK = "DRAY_CAMPAIGN"  # a variable that marks every process of a program
 
 
 def step_of(state: str, step: int) -> str:
-    """Return the state after a step: it depends on every step before."""
+    """Return the state after a step, which depends on all steps before."""
     return hashlib.sha256(f"{state}{step}".encode()).hexdigest()
 
 
@@ -35,14 +35,14 @@ def expected(steps: int) -> str:
 
 
 def write(directory: str, rank: int, state: str, step: int) -> None:
-    """Write a rank's files of a step: the state, and larger ones, of which every line is it."""
+    """Write a rank's files of a step: the state, and larger files whose lines are all the state."""
     Path(directory, f"state-{rank}").write_text(json.dumps({"state": state, "step": step}))
     for number in range(1, _FILES):
         Path(directory, f"large-{rank}-{number}").write_text(f"{state}\n" * 1000 * number)
 
 
 def broken(directory: Path) -> str:
-    """Return what is wrong with the files of a checkpoint; "" if they are those of one step."""
+    """Return the fault in the files of a checkpoint; "" if they are those of one step."""
     files = {f.name: f.read_text() for f in directory.iterdir() if not f.name.startswith(".dray.")}
     if len(files) not in (_FILES, 2 * _FILES):
         return f"{directory} has the files {sorted(files)}"
@@ -56,9 +56,9 @@ def broken(directory: Path) -> str:
 
 
 def train(config: dict[str, Any]) -> str:
-    """Train; note each report that has returned, and each start, in a file of the rank's own.
+    """Train; note each start and each report that has returned, in a file of the rank's own.
 
-    Checkpoints are moved and copied by turns.
+    The files of every other checkpoint are copied; those of the rest are written in place.
     """
     rank = dray.train.get_context().get_world_rank()
     note = os.open(f"{config['notes']}/{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -88,7 +88,7 @@ def _note(file: int, **fields: int) -> None:
 
 
 def fit(storage: Path, steps: int, who: str) -> dray.train.Result:
-    """Train with two workers, however often they fail."""
+    """Train with two workers, and restart after any number of failures."""
     for name in ("notes", "scratch"):
         (storage / name).mkdir(parents=True, exist_ok=True)
     trainer = DataParallelTrainer(
