@@ -121,6 +121,17 @@ def test_images_that_pillow_would_run_are_refused(
         dray.data.read_webdataset(str(archive)).take()
 
 
+def test_images_of_too_many_pixels_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    content = b"P5 100000 100000 255\n"
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(StorageError, match=r"a\.png cannot be read: .* decompression bomb"):
+        dray.data.read_images(tmp_path / "a.png").take()
+    archive = packed(tmp_path / "a.tar", {"1.png": content})
+    with pytest.raises(StorageError, match=r"a\.tar cannot be read: .* decompression bomb"):
+        dray.data.read_webdataset(str(archive)).take()
+
+
 def test_samples_that_cannot_be_made_or_taken_apart_are_named(tmp_path: Path) -> None:
     path = str(packed(tmp_path / "a.tar", {"1.txt": b"one", "1.json": b"[1]", "2.txt": b"two"}))
     for options, kind, said in (

@@ -140,7 +140,7 @@ def read_images(
             image = open_image(content)
         except Image.UnidentifiedImageError as error:
             raise StorageError(f"{shown_url(path)} is no image that Pillow can read") from error
-        except (ValueError, Image.DecompressionBombError) as error:
+        except ValueError as error:
             raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))

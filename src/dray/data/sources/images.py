@@ -18,13 +18,16 @@ def open_image(content: bytes) -> Image.Image:
     """Open an image; its format is determined by its content, not by the name of its file.
 
     Raises:
-        ValueError: The image may be PostScript.
+        ValueError: The image may be PostScript, or has too many pixels.
         MissingDependencyError: Pillow is not installed.
     """
     require("PIL", "pillow")
     from PIL import Image
 
-    image = Image.open(io.BytesIO(content))
+    try:
+        image = Image.open(io.BytesIO(content))
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
     if image.format in _PROGRAMS:
         raise ValueError(
             f"it is in {image.format}, and to show it may run any code of its author in "
