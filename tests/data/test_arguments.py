@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,16 @@ ROWS: Any = dray.data.range(8)
 def test_a_misspelled_argument_is_an_error(call: Callable[[], object], said: str) -> None:
     with pytest.raises(TypeError, match=f"argument {said}"):
         call()
+
+
+def test_type_checkers_and_help_know_the_arguments_of_batches() -> None:
+    dataset = dray.data.range(3)
+    for method in (dataset.iter_batches, dataset.iter_torch_batches, dataset.iter_jax_batches):
+        assert "batch_size" in inspect.signature(method).parameters
+        assert "batch_size: " in (inspect.getdoc(method) or "")
+    assert [len(batch["id"]) for batch in dataset.iter_batches(batch_size=2)] == [2, 1]
+    with pytest.raises(TypeError, match="batch_sze"):
+        dataset.iter_batches(batch_sze=2)  # type: ignore[call-arg]
 
 
 def test_a_misspelled_argument_names_the_method_and_what_it_takes() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -17,7 +17,21 @@ from dray.data.sources.base import TableSource
 from dray.engines.object_ref import ObjectRef
 from dray.errors import ArgumentTypeError, ConfigError, DataFunctionError
 
+P = ParamSpec("P")
 R = TypeVar("R", bound="Results")
+T = TypeVar("T")
+
+
+def of_iterator(
+    method: Callable[Concatenate[DataIterator, P], T],
+) -> Callable[Concatenate[Results, P], T]:
+    """Return a method of datasets that calls this one of their iterator, with its arguments."""
+
+    def call(dataset: Results, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return method(dataset.iterator(), *args, **kwargs)
+
+    functools.update_wrapper(call, method)
+    return call
 
 
 class Results(Pipeline):
@@ -42,17 +56,14 @@ class Results(Pipeline):
         """Return the rows as dicts."""
         return self.iterator().iter_rows()
 
-    def iter_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return an iterable of batches; see `DataIterator.iter_batches`."""
-        return self.iterator().iter_batches(**options)
+    iter_batches = of_iterator(DataIterator.iter_batches)
+    """Return an iterable of batches; see `DataIterator.iter_batches`."""
 
-    def iter_torch_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return an iterable of tensor batches; see `DataIterator.iter_torch_batches`."""
-        return self.iterator().iter_torch_batches(**options)
+    iter_torch_batches = of_iterator(DataIterator.iter_torch_batches)
+    """Return an iterable of tensor batches; see `DataIterator.iter_torch_batches`."""
 
-    def iter_jax_batches(self, **options: Any) -> Iterable[Batch]:
-        """Return an iterable of batches of JAX arrays; see `DataIterator.iter_jax_batches`."""
-        return self.iterator().iter_jax_batches(**options)
+    iter_jax_batches = of_iterator(DataIterator.iter_jax_batches)
+    """Return an iterable of batches of JAX arrays; see `DataIterator.iter_jax_batches`."""
 
     def iter_tf_batches(self, **options: Any) -> Iterable[Batch]:
         """Return an iterable of TensorFlow batches; see `DataIterator.iter_tf_batches`."""
