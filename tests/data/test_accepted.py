@@ -137,9 +137,11 @@ def test_matrices_without_columns_are_rows_all_the_same() -> None:
 
 
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"datasets\['train'\] is a int, of which no rows"):
+    with pytest.raises(
+        ConfigError, match=r"datasets\['train'\] is a int, from which dray cannot read rows"
+    ):
         dataset_of(3, "train")
-    with pytest.raises(ConfigError, match="dict of datasets: give one of 'train', 'test'"):
+    with pytest.raises(ConfigError, match="dict of datasets: pass one of 'train', 'test'"):
         dray.data.from_huggingface({"train": 1, "test": 2})
     with pytest.raises(ConfigError, match=r"is a dict: give its columns as pyarrow.table"):
         dataset_of({"x": [1, 2]}, "train")
@@ -148,7 +150,7 @@ def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there are no files at"):
         dray.data.read_csv(str(tmp_path))
     (tmp_path / "bad.parquet").write_text("no")
-    with pytest.raises(StorageError, match=r"bad\.parquet is no file of Parquet"):
+    with pytest.raises(StorageError, match=r"bad\.parquet is not a Parquet file"):
         dray.data.read_parquet(str(tmp_path))
     with pytest.raises(ConfigError, match="there is no column 'y'; the columns are x, name"):
         dray.data.from_items(ROWS).select_columns(["y"]).take(1)

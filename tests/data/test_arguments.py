@@ -113,11 +113,11 @@ def test_two_columns_of_one_name_are_refused() -> None:
             rows.rename_columns(names).take_all()
     assert rows.rename_columns({"a": "b", "b": "a"}).take_all() == [{"b": 1, "a": 2}]
     doubled = rows.map_batches(lambda batch: pd.DataFrame([[1, 2, 3]], columns=["a", "a", "b"]))
-    with pytest.raises(ConfigError, match=r"returns has several columns of the name a$"):
+    with pytest.raises(ConfigError, match=r"returns has several columns with the name a$"):
         doubled.take_all()
-    with pytest.raises(ConfigError, match="the table has several columns of the name a"):
+    with pytest.raises(ConfigError, match="the table has several columns with the name a"):
         data.from_arrow(pa.table([[1], [2]], names=["a", "a"]))
-    with pytest.raises(ConfigError, match="the DataFrame has several columns of the name 1"):
+    with pytest.raises(ConfigError, match="the DataFrame has several columns with the name 1"):
         data.from_pandas(pd.DataFrame([[1, 2]], columns=[1, "1"]))
 
 
@@ -125,7 +125,7 @@ def test_files_with_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("a,b,a\n1,2,3\n")
     pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "a.parquet")
     for read in (data.read_csv, data.read_parquet):
-        with pytest.raises(ConfigError, match=r"/a\..* has several columns of the name a$"):
+        with pytest.raises(ConfigError, match=r"/a\..* has several columns with the name a$"):
             read(tmp_path / f"a.{read.__name__[5:]}").take(1)
 
 
@@ -146,7 +146,7 @@ def test_a_number_of_parts_is_a_whole_one(number: Any) -> None:
 
 def test_arguments_of_a_constructor_need_a_class() -> None:
     for given in ({"fn_constructor_args": [1]}, {"fn_constructor_kwargs": {"a": 1}}):
-        with pytest.raises(ConfigError, match=r"map\(<lambda>\) is no class.*fn_args="):
+        with pytest.raises(ConfigError, match=r"map\(<lambda>\) is not a class.*fn_args="):
             ROWS.map(lambda row: row, **given)
 
 
@@ -159,7 +159,9 @@ def test_batches_without_a_format_are_tables() -> None:
 
 @pytest.mark.parametrize("value", ["abc", {"a": 1, "b": 2}, {1, 2}, 5, None, np.float32(2)])
 def test_a_column_has_a_value_for_each_row(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"must have a value for each row, not one: "):
+    with pytest.raises(
+        ConfigError, match=r"must have one value for each row, not a single value: "
+    ):
         ROWS.map_batches(lambda batch: {"x": value}).take()
 
 
@@ -190,7 +192,7 @@ def test_columns_are_given_by_their_names(call: Callable[[], object]) -> None:
 def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
     ROWS.write_json(tmp_path, orient="records", lines=True)
     assert data.read_json(tmp_path).count() == 8
-    with pytest.raises(AbsentArgumentError, match="write what iter_batches"):
+    with pytest.raises(AbsentArgumentError, match="write the batches of iter_batches"):
         ROWS.write_json(tmp_path, orient="split")
     with pytest.raises(AbsentArgumentError, match="give the options themselves"):
         ROWS.map(dict, ray_remote_args_fn=dict)
@@ -202,7 +204,7 @@ def test_options_of_other_libraries_say_what_to_use(tmp_path: Path) -> None:
     ("of", "name", "instead"),
     [
         (ROWS, "get_stats_summary", "stats()"),
-        (ROWS.iterator(), "to_pandas", "materialize() of it is a dataset"),
+        (ROWS.iterator(), "to_pandas", "on the dataset that materialize() returns"),
         (ROWS.iterator(), "iter_epochs", "each iteration over it is an epoch"),
     ],
 )
@@ -212,5 +214,5 @@ def test_public_names_of_ray_that_are_not_there_say_what_to_use(
     with pytest.raises(AbsentNameError) as absent:
         getattr(of, name)
     assert instead in str(absent.value)
-    assert "internals" not in str(absent.value)
+    assert "internal" not in str(absent.value)
     assert "did you mean" not in str(absent.value)

@@ -82,7 +82,7 @@ def test_types_are_widened_as_far_as_they_can_be(tmp_path: Path) -> None:
     with pytest.raises(
         StorageError,
         match=r"0\.parquet and .*2\.parquet cannot be read together: column 'a' is int64 in the "
-        "one and string in the other; read them apart",
+        "one and string in the other; read them separately",
     ):
         read([1], pa.nulls(1), ["x"])
     with pytest.raises(StorageError, match=r"0\.parquet has values that do not fit .*column 'a'"):
@@ -237,7 +237,7 @@ def test_values_that_json_has_no_words_for(tmp_path: Path) -> None:
     dray.data.from_numpy(tensors).write_json(tmp_path / "b")
     [file] = (tmp_path / "b").iterdir()
     assert file.read_text() == ('{"data":[[0.0,1.0],[2.0,3.0]]}\n{"data":[[0.0,0.0],[0.0,null]]}\n')
-    with pytest.raises(ConfigError, match=r"no bytes but those of text in UTF-8.*b'\\xff'"):
+    with pytest.raises(ConfigError, match=r"only if they are text in UTF-8, and b'\\xff'"):
         dray.data.from_items([{"a": b"\xff"}]).write_json(tmp_path / "c")
 
 
@@ -290,7 +290,9 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("é".encode("latin-1"))
     (tmp_path / "a.json").write_text('[{"x": 1}')
     np.savez(tmp_path / "a.npz", a=[1])
-    with pytest.raises(StorageError, match=r"a\.png is no image that Pillow can read") as raised:
+    with pytest.raises(
+        StorageError, match=r"a\.png is not an image that Pillow can read"
+    ) as raised:
         dray.data.read_images(tmp_path / "a.png").take()
     assert "UnidentifiedImageError" in repr(raised.value.__cause__)
     with pytest.raises(StorageError, match=r"a\.txt cannot be read: UnicodeDecode") as raised:
@@ -298,7 +300,7 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
     assert isinstance(raised.value.__cause__, UnicodeDecodeError)
     with pytest.raises(StorageError, match=r"a\.json cannot be read: JSONDecodeError"):
         dray.data.read_json(tmp_path / "a.json").take()
-    with pytest.raises(ConfigError, match=r"a\.npz holds several arrays, and read_numpy\(\) reads"):
+    with pytest.raises(ConfigError, match=r"a\.npz holds several arrays, but read_numpy\(\) reads"):
         dray.data.read_numpy(tmp_path / "a.npz")
     whole = image.fromarray(np.zeros((50, 50, 3), np.uint8))
     whole.save(tmp_path / "cut.png")

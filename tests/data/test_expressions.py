@@ -226,7 +226,7 @@ def test_contents_of_files(tmp_path: Path) -> None:
         (lambda: dray.data.range(1).with_columns(3), "with_columns takes {name: expression}"),  # type: ignore[arg-type]
         (lambda: unnest(3), "unnest takes an expression"),  # type: ignore[arg-type]
         (lambda: col("x").cast(int), "cast takes a type such as DataType.int64"),
-        (lambda: col("x").cast(DataType(int)), "int is no type of Arrow"),
+        (lambda: col("x").cast(DataType(int)), "int is not an Arrow type"),
         (lambda: dray.data.range(1).filter(expr=3), "expr must be an expression such as col"),
     ],
 )

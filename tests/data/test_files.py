@@ -70,17 +70,17 @@ def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path)
     rows.write_parquet(tmp_path, mode=dray.data.SaveMode.OVERWRITE)
     assert dray.data.read_parquet(tmp_path).count() == 3
     for mode in ("create", "error"):
-        with pytest.raises(StorageError, match=f"mode='{mode}' says that none may be"):
+        with pytest.raises(StorageError, match=f"mode='{mode}' does not allow"):
             rows.write_csv(tmp_path, mode=mode)
     with pytest.raises(ConfigError, match="mode must be one of 'append'"):
         rows.write_json(tmp_path, mode="add")
     with pytest.raises(ConfigError, match="must be a FilenameProvider, not 3"):
         rows.write_parquet(tmp_path, filename_provider=3)  # type: ignore[arg-type]
-    with pytest.raises(AbsentError, match="write what iter_batches"):
+    with pytest.raises(AbsentError, match="write the batches of iter_batches"):
         rows.write_parquet(tmp_path, arrow_parquet_args_fn=dict)
     with pytest.raises(AbsentError, match="'compressed'; did you mean compression"):
         rows.write_parquet(tmp_path, compressed="zstd")
-    with pytest.raises(ConfigError, match="a file has a number of rows"):
+    with pytest.raises(ConfigError, match="the number of rows in a file must be"):
         rows.write_json(tmp_path, num_rows_per_file=0)
 
 
@@ -180,10 +180,10 @@ def test_damaged_files_are_named_and_advise_nothing_unsafe(tmp_path: Path) -> No
     (tmp_path / "pickle.npy").write_bytes(pickle.dumps(1))
     (tmp_path / "deep.json").write_text('[{"a":' + "[" * 200_000 + "]" * 200_000 + "}]")
     assert "allow_pickle" not in said(dray.data.read_numpy, "short.npy")
-    assert said(dray.data.read_numpy, "several.npy").endswith("it is no .npy file")
+    assert said(dray.data.read_numpy, "several.npy").endswith("it is not an .npy file")
     for allowed in (False, True):
         text = said(dray.data.read_numpy, "pickle.npy", allow_pickle=allowed)
-        assert text.endswith("it is no .npy file")
+        assert text.endswith("it is not an .npy file")
     said(dray.data.read_json, "deep.json")
 
 

@@ -110,9 +110,9 @@ def test_rows_for_a_test_are_chosen_by_their_values() -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"test_size": 1}, "test_size must be above 0 and below 1, not 1"),
         ({"split_type": "time"}, "split_type must be 'random' or 'hash'"),
-        ({"hash_column": "id"}, "hash_column is a column for split_type='hash', and for no other"),
-        ({"split_type": "hash"}, "hash_column is a column for split_type='hash'"),
-        ({"split_type": "hash", "hash_column": "id", "seed": 1}, "seed has no meaning"),
+        ({"hash_column": "id"}, "hash_column is only for split_type='hash'"),
+        ({"split_type": "hash"}, "hash_column is only for split_type='hash'"),
+        ({"split_type": "hash", "hash_column": "id", "seed": 1}, "seed has no effect"),
     ]
     for options, said in wrong:
         with pytest.raises(ConfigError, match=said):

@@ -88,7 +88,7 @@ def test_values_without_a_type_stay_as_they_are(
     sent = dray.data.Dataset(pickle.loads(pickle.dumps(made.source)))
     for source in (made, sent):
         assert [row["x"] for row in source.take_all()] == VALUES
-    with pytest.warns(UserWarning, match=r"column 'x' are written as pickles: .*allow_pickle=True"):
+    with pytest.warns(UserWarning, match=r"column 'x' are written as pickles, .*allow_pickle=True"):
         made.write_parquet(tmp_path / "out")
     again = dray.data.read_parquet(tmp_path / "out", allow_pickle=True)
     assert [row["x"] for row in again.take_all()] == VALUES

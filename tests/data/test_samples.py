@@ -84,7 +84,9 @@ def test_archives_of_samples(name: str, mode: str, tmp_path: Path) -> None:
 
 def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     apart = packed(tmp_path / "apart.tar", {"1.txt": b"", "2.txt": b"", "1.cls": b"1"})
-    with pytest.raises(StorageError, match=r"apart\.tar has files of '1' in several places.*sort"):
+    with pytest.raises(
+        StorageError, match=r"apart\.tar has the files of '1' in several places.*sort"
+    ):
         dray.data.read_webdataset(str(apart)).take_all()
     with tarfile.open(tmp_path / "twice.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("1.txt"))
@@ -95,7 +97,7 @@ def test_archives_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"no\.tar cannot be read"):
         dray.data.read_webdataset(str(tmp_path / "no.tar")).take_all()
     pickled = packed(tmp_path / "pickled.tar", {"1.pkl": b"x"})
-    with pytest.raises(ConfigError, match="'pkl' is pickled, and to load it may run any code"):
+    with pytest.raises(ConfigError, match="'pkl' is pickled, and loading it may run any code"):
         dray.data.read_webdataset(str(pickled)).take_all()
 
 
@@ -141,11 +143,11 @@ def test_samples_that_cannot_be_made_or_taken_apart_are_named(tmp_path: Path) ->
             ConfigError,
             r"read_webdataset\(<lambda>\) must return a dict",
         ),
-        ({"expand_json": True}, StorageError, r"a\.tar .*sample '1' has no object in json"),
+        ({"expand_json": True}, StorageError, r"a\.tar .*sample '1' has no JSON object"),
         (
             {"expand_json": True, "fileselect": lambda name: "2" in name},
             StorageError,
-            "sample '2' has no object",
+            "sample '2' has no JSON object",
         ),
     ):
         untyped: Any = options
@@ -186,7 +188,7 @@ def test_rows_become_samples(tmp_path: Path) -> None:
             assert made.pop(name).tolist() == row.pop(name).tolist()
         assert made == row
     random = dray.data.from_items([{"n": 1}, {"n": 2}])
-    with pytest.raises(ConfigError, match="column 'n' is of int, of which an archive holds none"):
+    with pytest.raises(ConfigError, match="column 'n' is of int, which dray cannot write"):
         random.write_webdataset(tmp_path / "b")
     assert not list((tmp_path / "b").iterdir())
     random.write_webdataset(tmp_path / "b", encoder=lambda row: {"n": f"{row['n']}"})
@@ -280,8 +282,11 @@ def test_features_are_lists_in_all_records_or_in_none(
     assert [row["n"] for row in rows] == [[1], [1], [1], [1, 2], [3], []]
     assert rows[0] == {"n": [1], "f": [1.0], "t": [b"b"], "late": None}
     wrong: list[tuple[list[Feature], str]] = [
-        (features[1:], "feature 'n' is in a record, and not in tf_schema="),
-        ([Feature("n", 1), *features[1:]], "feature 'n' is bytes in tf_schema=, and has integers"),
+        (features[1:], "feature 'n' is in a record, but not in tf_schema="),
+        (
+            [Feature("n", 1), *features[1:]],
+            "feature 'n' is bytes in tf_schema=, but a record has integers",
+        ),
     ]
     for given, message in wrong:
         with pytest.raises(StorageError, match=message):

@@ -67,10 +67,13 @@ def test_values_that_no_type_holds_together_are_an_error(
     monkeypatch.setattr(staging, "IN_MEMORY_BYTES", in_memory)
     rows = of_json(tmp_path, {"x": 1}, {"x": later})
     with pytest.raises(
-        DataFunctionError, match=r"rows of 2 files are not alike: .*x has incompatible types"
+        DataFunctionError,
+        match=r"rows of 2 files do not have the same types: .*x has incompatible types",
     ):
         rows.materialize()
-    with pytest.raises(DataFunctionError, match=r"rows are not alike: .*x has incompatible types"):
+    with pytest.raises(
+        DataFunctionError, match=r"rows do not have the same types: .*x has incompatible types"
+    ):
         rows.take_batch(2)
 
 

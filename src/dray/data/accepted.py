@@ -43,9 +43,9 @@ def dataset_of(value: Any, name: str) -> Dataset:
     if hasattr(value, "__iter__"):
         return Dataset(IterableSource(value, f"datasets[{name!r}]"))
     raise ConfigError(
-        f"datasets[{name!r}] is a {type(value).__name__}, of which no rows can be read: give a "
-        "dray.data.Dataset, a Hugging Face or torch dataset, a table, a DataFrame, a list, or a "
-        "path of Parquet, CSV or JSON"
+        f"datasets[{name!r}] is a {type(value).__name__}, from which dray cannot read rows: pass "
+        "a dray.data.Dataset, a Hugging Face or torch dataset, a table, a DataFrame, a list, or "
+        "a path of Parquet, CSV or JSON"
     )
 
 

@@ -73,7 +73,7 @@ class DataContext(Options):
         """
         if name == "max_errored_blocks" and value != 0:
             raise AbsentNameError(
-                "dray.data leaves out no rows on which a function fails, so max_errored_blocks is "
+                "dray.data never skips rows on which a function fails, so max_errored_blocks is "
                 "always 0: have the function catch the error and return an empty batch, or call "
                 "flat_map() with one that returns []",
                 owner="dray.data.DataContext",

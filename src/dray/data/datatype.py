@@ -97,7 +97,7 @@ class DataType:
             return pa.from_numpy_dtype(self.kind)
         if isinstance(self.kind, type):
             raise ConfigError(
-                f"{self.kind.__name__} is no type of Arrow: give one, such as DataType.int64()"
+                f"{self.kind.__name__} is not an Arrow type: pass one, such as DataType.int64()"
             )
         return self.kind
 

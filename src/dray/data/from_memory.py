@@ -190,7 +190,7 @@ def from_huggingface(
     """
     if isinstance(dataset, dict):
         names = ", ".join(map(repr, dataset))
-        raise ConfigError(f"this is a dict of datasets: give one of {names}, as dataset['train']")
+        raise ConfigError(f"this is a dict of datasets: pass one of {names}, as dataset['train']")
     if not hasattr(dataset, "__len__"):
         return Dataset(IterableSource(dataset, "the Hugging Face dataset"))
     return Dataset(HuggingFaceSource(dataset))

@@ -208,7 +208,9 @@ class DataIterator:
         from dray.data.forms.tensors import Placement, tensor_batches
 
         if collate_fn is not None and dtypes is not None:
-            raise ConfigError("dtypes= is for batches without collate_fn=, which makes the tensors")
+            raise ConfigError(
+                "dtypes= cannot be combined with collate_fn=, which makes the tensors itself"
+            )
         batching = Batching(
             batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )

@@ -102,8 +102,8 @@ class UserFunction:
         given = self.constructor or self.constructor_keywords
         if given and not inspect.isclass(self.function):
             raise ConfigError(
-                f"{self.name} is no class, so fn_constructor_args= and fn_constructor_kwargs= say "
-                "nothing; arguments of a function are fn_args= and fn_kwargs="
+                f"{self.name} is not a class, so fn_constructor_args= and fn_constructor_kwargs= "
+                "have no effect; pass a function's arguments as fn_args= and fn_kwargs="
             )
 
     def made(self) -> Callable[[object], Value]:
@@ -330,6 +330,7 @@ class Checked(Operation):
             inner = getattr(self.operation, "operation", self.operation)
             name = getattr(getattr(inner, "function", None), "name", "an operation")
             raise ConfigError(
-                f"{name} has made {made} rows of {given}, and ranks share rows by number: call "
-                "materialize() on the dataset before it is given to a trainer, or use flat_map"
+                f"{name} has made {made} rows of {given}, but ranks share a dataset's rows by "
+                "their numbers: call materialize() on the dataset before you give it to a "
+                "trainer, or use flat_map"
             )

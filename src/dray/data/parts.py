@@ -102,7 +102,7 @@ class Parts(Writers):
         if split_type not in ("random", "hash"):
             raise ConfigError(f"split_type must be 'random' or 'hash', not {split_type!r}")
         if (split_type == "hash") == (hash_column is None):
-            raise ConfigError("hash_column is a column for split_type='hash', and for no other")
+            raise ConfigError("hash_column is only for split_type='hash'")
         if hash_column is None:
             chosen, most = seed_of(seed), 1 - size
             return (
@@ -110,7 +110,7 @@ class Parts(Writers):
                 self.derived(lambda: sampled(self.blocks(), most, chosen, rest=True), "a test"),
             )
         if seed is not None:
-            raise ConfigError("seed has no meaning for split_type='hash'")
+            raise ConfigError("seed has no effect with split_type='hash'")
         return self._by_hash(hash_column, 1 - size), self._by_hash(hash_column, 1 - size, rest=True)
 
     def _by_hash(self: R, column: str, part: float, *, rest: bool = False) -> R:

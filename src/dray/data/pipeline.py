@@ -374,7 +374,7 @@ def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
         check_column(table, names)
         names = [names.get(name, name) for name in table.column_names]
     if len(names) != table.num_columns:
-        raise ConfigError(f"there are {table.num_columns} columns, and {len(names)} new names")
+        raise ConfigError(f"there are {table.num_columns} columns, but {len(names)} new names")
     check_distinct("rename_columns", names)
     return table.rename_columns(names)
 

@@ -65,13 +65,13 @@ def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
         for other in others:
             beside = next(other, _END).table
             if beside.num_rows != table.num_rows:
-                raise ConfigError("datasets that are zipped must have as many rows as each other")
+                raise ConfigError("datasets that are zipped must have the same number of rows")
             for name in beside.column_names:
                 field = beside.schema.field(name).with_name(free_name(name, table.column_names))
                 table = table.append_column(field, beside.column(name))
         yield Block(table, block.origin)
     if any(next(other, _END) is not _END for other in others):
-        raise ConfigError("datasets that are zipped must have as many rows as each other")
+        raise ConfigError("datasets that are zipped must have the same number of rows")
 
 
 _ZIPPED_ROWS = 4096
@@ -210,7 +210,9 @@ class Join:
         if self.how not in JOINS:
             raise ConfigError(f"join_type must be one of {', '.join(JOINS)}, not {self.how!r}")
         if len(self.on) != len(self.right_on) or not self.on:
-            raise ConfigError(f"join takes as many keys of each: {self.on}, {self.right_on}")
+            raise ConfigError(
+                f"join takes the same number of keys of each dataset: {self.on}, {self.right_on}"
+            )
 
     def of(self, left: Table, right: Table) -> Table:
         """Return the joined table.

@@ -43,7 +43,7 @@ class Results(Pipeline):
 
     def __iter__(self) -> Iterator[Row]:
         raise ArgumentTypeError(
-            "a dataset is not iterated over itself: call its iter_rows() or iter_batches()"
+            "a dataset itself is not iterable: call its iter_rows() or iter_batches()"
         )
 
     # Rows.

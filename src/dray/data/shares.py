@@ -103,7 +103,7 @@ class NumberedShare:
         left = share(unseen, rank, ranks, equal=equal)
         if equal and 0 < rows == unseen < ranks:
             _warn_of_none(
-                f"{rows} rows are fewer than the {ranks} ranks, of which each gets as many"
+                f"{rows} rows are fewer than the {ranks} ranks, which all get the same number"
             )
         if batching.size is None:
             return map(run_of, self._read(position, left, batching))
@@ -168,7 +168,7 @@ class StreamedShare:
         """Yield the remaining batches of an epoch."""
         if batching.window:
             raise ConfigError(
-                "rows of a stream have no local_shuffle_buffer_size: shuffle the stream itself"
+                "local_shuffle_buffer_size does not work on a stream: shuffle the stream itself"
             )
         source = self.dataset.source.of_epoch(position.epoch)
         if self.sharing.ranks > 1 or position.seen.count():

@@ -427,6 +427,6 @@ def _of_writer(
     check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode", "filesystem", *known))
     rows = next((options[name] for name in _ROWS if options.get(name) is not None), None)
     if rows is not None and not is_whole(plain(rows), 1):
-        raise ConfigError(f"a file has a number of rows, 1 or more, not {rows!r}")
+        raise ConfigError(f"the number of rows in a file must be 1 or more, not {rows!r}")
     chosen = {name: options[name] for name in names if name in options}
     return (None if rows is None else int(plain(rows))), chosen

@@ -222,8 +222,8 @@ def _naming(aggregate: AggregateFn, table: Table) -> Iterator[None]:
 def unfit(called: str, column: pa.Field) -> ConfigError:
     """Return the error for a column of which an aggregate cannot be computed."""
     return ConfigError(
-        f"{called} cannot be made of column {column.name!r}, which is {column.type}: choose "
-        "another one, or make values of it before that it can be made of"
+        f"{called} does not work on column {column.name!r}, which is {column.type}: choose "
+        "another column, or convert its values first"
     )
 
 
@@ -232,7 +232,8 @@ def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
     for each in aggregates:
         if not isinstance(each, AggregateFn):
             raise ConfigError(
-                f"aggregate takes such as Mean('x') of dray.data.aggregate, not {each!r}"
+                "aggregate takes aggregates of dray.data.aggregate, such as Mean('x'), not "
+                f"{each!r}"
             )
     needed = [each.columns() for each in aggregates]
     if None in needed:

@@ -155,7 +155,7 @@ class ApproximateQuantile(Quantile):
         super().__init__(on, alias_name=alias_name)
         if not isinstance(quantiles, Iterable) or not all(map(is_part, quantiles)):
             raise ConfigError(
-                f"quantiles must be a list of parts from 0 to 1, such as [0.5], not {quantiles!r}"
+                f"quantiles must be a list of numbers from 0 to 1, such as [0.5], not {quantiles!r}"
             )
         self._parts = list(quantiles)
 

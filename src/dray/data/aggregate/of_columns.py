@@ -252,7 +252,7 @@ class Quantile(AsList):
         super().__init__(on, alias_name, ignore_nulls)
         self._part = checks.plain(q)
         if not is_part(self._part):
-            raise ConfigError(f"q must be a part from 0 to 1, not {q!r}")
+            raise ConfigError(f"q must be a number from 0 to 1, not {q!r}")
 
     def of_values(self, values: Column) -> Column:
         kind = values.type

@@ -94,7 +94,7 @@ def chosen(
         kind = schema.field(name).type
         wanted += choices.get(kind, _usual(kind))(name)
     if not wanted:
-        raise ConfigError("summary has no column to tell of")
+        raise ConfigError("summary has no column to describe")
     return wanted
 
 

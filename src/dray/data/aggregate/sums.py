@@ -37,6 +37,6 @@ def summed(found: Column, kind: pa.DataType, called: str) -> Column:
         return found.cast(widest)
     except pa.ArrowInvalid as error:
         raise ConfigError(
-            f"{called} is more than {widest} can hold: make floats of the column before, as "
+            f"{called} is more than {widest} can hold: convert the column to floats first, as "
             "with_column('x', col('x').cast(DataType.float64())) does"
         ) from error

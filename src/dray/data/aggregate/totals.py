@@ -73,12 +73,12 @@ class Totals(Parts):
         made = self.materialize()  # the first rows may lack columns and types of later ones
         schema = made.arrow_schema()
         if schema is None:
-            raise ConfigError("summary has nothing to tell of: there are no rows")
+            raise ConfigError("summary has nothing to describe: there are no rows")
         names = None if columns is None else named_columns(columns, "summary")
         wanted = summary.chosen(schema, names, override_dtype_agg_mapping)
         row = made.aggregate(*wanted)
         if row is None:
-            raise ConfigError("summary has nothing to tell of: there are no rows")
+            raise ConfigError("summary has nothing to describe: there are no rows")
         return summary.summarized(schema, wanted, list(row.values()))
 
     def _aggregated(self, how: str, on: str | Sequence[str] | None, **options: object) -> Value:

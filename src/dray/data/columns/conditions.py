@@ -42,7 +42,7 @@ def parsed(text: str) -> Expr:
     try:
         meant = _of(ast.parse(text, mode="eval").body)
     except SyntaxError as error:
-        raise ConfigError(f"expr={text!r} is no expression: {error.msg}") from error
+        raise ConfigError(f"expr={text!r} is not an expression: {error.msg}") from error
     if isinstance(meant, LiteralExpr):
         raise ConfigError(f"expr={text!r} names no column")
     return meant

@@ -299,7 +299,9 @@ class UnnestExpr:
         """Return the columns by name."""
         records = self.expr.column(table)
         if not pa.types.is_struct(records.type):
-            raise ConfigError(f"unnest takes records, and {self.expr!r} is of {records.type}")
+            raise ConfigError(
+                f"unnest takes a column of records, but {self.expr!r} is of {records.type}"
+            )
         names = [field.name for field in records.type]
         return dict(zip(names, records.flatten(), strict=True))
 

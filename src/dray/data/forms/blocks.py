@@ -104,8 +104,8 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
         column = table.column(name)
         if is_compound(column.type):
             raise ConfigError(
-                f"column {name!r} is {column.type}, by which rows are neither grouped nor sorted "
-                "nor joined: make a text or a number of it before, as by map_batches"
+                f"column {name!r} is {column.type}, by which rows cannot be grouped, sorted or "
+                "joined: convert it to text or numbers first, for example with map_batches"
             )
         column = plain_values(column)
         if pa.types.is_floating(column.type):
@@ -181,7 +181,7 @@ def refuse_doubled(names: Sequence[str], whence: str) -> None:
     """Raise ConfigError if two columns have the same name, because rows are dicts."""
     if len(set(names)) < len(names):
         twice = ", ".join(dict.fromkeys(name for name in names if names.count(name) > 1))
-        raise ConfigError(f"{whence} has several columns of the name {twice}")
+        raise ConfigError(f"{whence} has several columns with the name {twice}")
 
 
 def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
@@ -205,7 +205,9 @@ def to_column(values: Value) -> Column:
         return values
     values = as_array(values)
     if _is_one_value(values):
-        raise ConfigError(f"a column must have a value for each row, not one: {values!r}")
+        raise ConfigError(
+            f"a column must have one value for each row, not a single value: {values!r}"
+        )
     if isinstance(values, np.ndarray) and values.dtype != object:
         return _from_array(values)
     return _from_values(list(values))
@@ -334,7 +336,9 @@ def concat(tables: Sequence[Table], called: str = "rows") -> Table:
         whole = pa.concat_tables(tables, promote_options="permissive")
         return marked(whole, {name for table in tables for name in marked_names(table.schema)})
     except pa.ArrowException as error:
-        raise DataFunctionError(f"{called} are not alike: {describe(error)}") from error
+        raise DataFunctionError(
+            f"{called} do not have the same types: {describe(error)}"
+        ) from error
 
 
 def in_columns(table: Table, schema: pa.Schema) -> Table:

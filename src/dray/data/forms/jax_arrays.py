@@ -73,7 +73,7 @@ class ToJax:
 
 
 _AXIS = "data"
-_ADVICE = "drop_last=True leaves a last one out, and paddings=0 fills it up"
+_ADVICE = "drop_last=True drops an incomplete last batch, and paddings=0 fills it up"
 
 
 def check_rows(rows: int, what: str, advice: str) -> None:
@@ -99,7 +99,7 @@ def check_alike(batch: Any) -> Any:
     if (every != every[0]).any():
         raise ConfigError(
             f"the processes have batches of {', '.join(map(str, every[:, 0].tolist()))} rows: "
-            "collate_fn must make as many rows of as many"
+            "collate_fn must return the same number of rows on every process"
         )
     return batch
 

@@ -78,7 +78,7 @@ def _stacked(row: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if row.dtype != object:
         return row if row.flags.writeable else row.copy()
     if any(each is None for each in row):
-        raise ValueError("there is no list where others have one")
+        raise ValueError("a row has no list where other rows have one")
     return np.stack([_stacked(each) for each in row])
 
 

@@ -57,7 +57,8 @@ def pickled(values: Iterable[object]) -> pa.ExtensionArray:
         storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
+            "dray pickles values for which Arrow has no type, and these values cannot be "
+            f"pickled: {describe(error)}"
         ) from error
     return pa.ExtensionArray.from_storage(PickledType(), storage)
 

@@ -165,8 +165,8 @@ def without_pickles(table: Table) -> Table:
             table = table.set_column(index, *_as_lists(field.name, values, dtype))
         else:
             warn_user(
-                f"the values of column {field.name!r} are written as pickles: "
-                "read_parquet(..., allow_pickle=True) alone reads them"
+                f"the values of column {field.name!r} are written as pickles, which only "
+                "read_parquet(..., allow_pickle=True) reads"
             )
     return table
 

@@ -60,7 +60,7 @@ def _tensor(name: str, array: Array, dtype: torch.dtype | None) -> torch.Tensor:
     if array.dtype.kind not in "biufc":
         raise ConfigError(
             f"the column {name!r} holds {array.dtype} and cannot be a tensor: drop it "
-            "(drop_columns), make numbers of it (map_batches), or give collate_fn"
+            "(drop_columns), convert it to numbers (map_batches), or give collate_fn"
         )
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if dtype is None else tensor.to(dtype)
@@ -74,7 +74,7 @@ def stacked(name: str, array: Array) -> Array:
         arrays = [np.asarray(value) for value in array]
     except ValueError as error:
         raise ConfigError(
-            f"the column {name!r} has values that are no arrays, such as a "
+            f"the column {name!r} has values that are not arrays, such as a "
             f"{type(array[0]).__name__}: make columns of them (map), or give collate_fn"
         ) from error
     try:

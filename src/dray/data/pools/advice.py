@@ -52,7 +52,7 @@ def _advise(function: UserFunction, took: float) -> None:
     cores = int(session.available_resources().get("CPU", 0)) if started else host.cpu_count()
     if cores > 1:
         _logger.warning(
-            "%s has taken %.0f s in one process, while cores are idle: concurrency=%d has it run "
-            "in as many",
+            "%s has taken %.0f s in one process, while cores are idle: concurrency=%d runs it "
+            "in that many processes",
             *(function.name, took, cores),
         )

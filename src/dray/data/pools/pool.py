@@ -270,7 +270,9 @@ class Pool:
         if there:
             name = self._operation.function.name
             why = _status(error)
-            _logger.warning("a worker of %s died %s, which is tried again: %s", name, where, why)
+            _logger.warning(
+                "a worker of %s died %s, and dray tries that block again: %s", name, where, why
+            )
         return None
 
     def _lost(self, where: str, deaths: int, error: ActorError) -> Exception:

@@ -48,7 +48,7 @@ class _Discretizer(ColumnPreprocessor):
         super().__init__(columns, output_columns)
         if isinstance(bins, Mapping) and not set(self.columns) <= set(bins):
             missing = next(name for name in self.columns if name not in bins)
-            raise ConfigError(f"bins has none for column {missing!r}")
+            raise ConfigError(f"bins has no entry for column {missing!r}")
         if duplicates not in ("raise", "drop"):
             raise ConfigError(f"duplicates must be 'raise' or 'drop', not {duplicates!r}")
         self.bins, self.right, self.include_lowest = bins, right, include_lowest
@@ -80,7 +80,7 @@ class _Discretizer(ColumnPreprocessor):
             return made
         if len(categories) != count:
             raise ConfigError(
-                f"column {name!r} has {count} bins, and its type {len(categories)} categories"
+                f"column {name!r} has {count} bins, but its type has {len(categories)} categories"
             )
         return pa.DictionaryArray.from_arrays(made.cast(pa.int32()), pa.array(list(categories)))
 
@@ -92,11 +92,11 @@ class _Discretizer(ColumnPreprocessor):
 
     def _distinct(self, name: str, edges: Array) -> Array:
         if np.any(np.diff(edges) < 0):
-            raise ConfigError(f"the edges of bins must rise, and those of {name!r} are {edges}")
+            raise ConfigError(f"the edges of bins must increase, but those of {name!r} are {edges}")
         distinct = np.unique(edges)
         if len(distinct) < len(edges) and self.duplicates == "raise":
             raise ConfigError(
-                f"column {name!r} has an edge of bins twice: duplicates='drop' leaves it out"
+                f"column {name!r} has the same edge of bins twice: duplicates='drop' removes it"
             )
         return distinct
 
@@ -174,7 +174,7 @@ class UniformKBinsDiscretizer(_Discretizer):
             raise ConfigError(f"column {name!r} has no values to learn bins from")
         low, high = float(low), float(high)  # decimals also become floats
         if not math.isfinite(low) or not math.isfinite(high):
-            raise ConfigError(f"column {name!r} has values without end, which no bins reach")
+            raise ConfigError(f"column {name!r} has infinite values, which no bin can hold")
         count = self._bins_of(name) + 1
         if low == high:
             return np.linspace(low - _beyond(low), high + _beyond(high), count)

@@ -184,7 +184,7 @@ class Preprocessor:
         """
         made = pickle.loads(serialized)
         if not isinstance(made, Preprocessor):
-            raise ConfigError(f"these bytes are no preprocessor, but a {type(made).__name__}")
+            raise ConfigError(f"these bytes are not a preprocessor, but a {type(made).__name__}")
         return made
 
     def _check_fitted(self) -> None:

@@ -139,7 +139,7 @@ def read_images(
         try:
             image = open_image(content)
         except Image.UnidentifiedImageError as error:
-            raise StorageError(f"{shown_url(path)} is no image that Pillow can read") from error
+            raise StorageError(f"{shown_url(path)} is not an image that Pillow can read") from error
         except ValueError as error:
             raise StorageError(f"{shown_url(path)} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)

@@ -100,7 +100,7 @@ def _fields(sample: Row) -> Row:
     found = sample.get("json")
     found = json.loads(found) if isinstance(found, bytes | str) else found
     if not isinstance(found, dict):
-        raise ValueError(f"sample {sample[_KEY]!r} has no object in json, for expand_json")
+        raise ValueError(f"sample {sample[_KEY]!r} has no JSON object, which expand_json needs")
     return found
 
 
@@ -131,8 +131,8 @@ def _joined(members: Iterable[tuple[str, str, bytes]], path: str) -> Iterator[Ro
                 yield sample
             if key in seen:
                 raise StorageError(
-                    f"{shown_url(path)} has files of {key!r} in several places: make it anew, "
-                    "sorted by name (tar --sort=name)"
+                    f"{shown_url(path)} has the files of {key!r} in several places: create the "
+                    "archive again, sorted by name (tar --sort=name)"
                 )
             seen.add(key)
             sample = {_KEY: key}
@@ -201,7 +201,10 @@ def _new_key(sample: Row, keys: set[str]) -> str:
     key = uuid.uuid4().hex if sample.get(_KEY) is None else str(sample[_KEY])
     name = posixpath.basename(key)
     if not name or "." in name:
-        raise ConfigError(f"{_KEY} is {key!r}: a name ends at its first dot, and may not be empty")
+        raise ConfigError(
+            f"{_KEY} is {key!r}, but it must not be empty, nor have a dot, at which a reader "
+            "ends the name"
+        )
     if key in keys:
         raise ConfigError(f"{_KEY} is {key!r} in two rows of a file")
     keys.add(key)
@@ -214,9 +217,9 @@ def _add(archive: tarfile.TarFile, key: str, sample: Row) -> None:
             continue
         if not isinstance(value, bytes | str):
             raise ConfigError(
-                f"column {ending!r} is of {type(value).__name__}, of which an archive holds none: "
-                "name it after a kind of file (txt, cls, json, npy, png), or give encoder= a "
-                "function that makes bytes of it"
+                f"column {ending!r} is of {type(value).__name__}, which dray cannot write into "
+                "an archive: name it after a kind of file (txt, cls, json, npy, png), or pass "
+                "as encoder= a function that turns it into bytes"
             )
         content = value.encode() if isinstance(value, str) else value
         member = tarfile.TarInfo(f"{key}.{ending}")
@@ -276,8 +279,8 @@ def _value(name: str, content: bytes, form: object) -> Value:
         return image if form == "PIL" else np.asarray(image)
     if kind in ("pt", "pth", "pickle", "pkl"):
         raise ConfigError(
-            f"{name!r} is pickled, and to load it may run any code: give decoder= a function that "
-            "does so if you trust whoever wrote it"
+            f"{name!r} is pickled, and loading it may run any code: if you trust its author, "
+            "pass as decoder= a function that loads it"
         )
     return content
 

@@ -35,7 +35,7 @@ def avro_source(
         with naming(path), filesystem.open_input_stream(path, **opening) as file:
             stream = io.BufferedReader(file)
             if stream.peek(4)[:4] != _AVRO:
-                raise ValueError("it is no file of Avro")
+                raise ValueError("it is not an Avro file")
             reader, most = fastavro.reader(stream), _FIRST_ROWS
             while rows := list(itertools.islice(reader, most)):
                 table = rows_to_table(rows)

@@ -218,8 +218,9 @@ class ArrowFileSource(_InPieces):
         if self._open_chunks is None:
             if not os.path.exists(self._path):
                 raise StorageError(
-                    f"{self.name} was written to {self._path} by the program, and this node "
-                    "does not see it: set TMPDIR in the program to a directory that all nodes share"
+                    f"{self.name} was written to {self._path} by the program, but this node does "
+                    "not see that path: set TMPDIR in the program to a directory that all nodes "
+                    "share"
                 )
             with pa.memory_map(self._path) as file:
                 table = pa.ipc.open_file(file).read_all()

@@ -85,7 +85,7 @@ def parquet_source(
     import pyarrow.parquet as pq
 
     def read_end(path: str) -> pq.FileMetaData:
-        with naming(path, "is no file of Parquet"):
+        with naming(path, "is not a Parquet file"):
             return pq.read_metadata(path, filesystem=filesystem)
 
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
@@ -348,8 +348,8 @@ def numpy_source(
     archive = next((path for path in files if path.endswith(".npz")), None)
     if archive is not None:
         raise ConfigError(
-            f"{shown_url(archive)} holds several arrays, and read_numpy() reads .npy "
-            "files, of one each: give numpy.load() of it to from_numpy(), or its arrays to "
+            f"{shown_url(archive)} holds several arrays, but read_numpy() reads .npy files, with "
+            "one array each: pass numpy.load() of it to from_numpy(), or save its arrays with "
             "numpy.save()"
         )
     local = isinstance(filesystem, pa.fs.LocalFileSystem)
@@ -357,7 +357,7 @@ def numpy_source(
     def loaded(path: str) -> Array:
         with naming(path), filesystem.open_input_file(path) as file:
             if file.read(len(_NUMPY)) != _NUMPY:
-                raise ValueError("it is no .npy file")
+                raise ValueError("it is not an .npy file")
             try:
                 if local and not allow_pickle:
                     return np.atleast_1d(np.load(path, mmap_mode="r"))

@@ -128,8 +128,8 @@ class ParquetSource(Source):
             return in_schema(table, self._schema)
         except pa.ArrowInvalid as error:
             raise StorageError(
-                f"{shown_url(self.files[file])} has values that do not fit the type that its "
-                f"column has with the other files, or by schema=: {describe(error)}"
+                f"{shown_url(self.files[file])} has values that do not fit the column's type in "
+                f"the other files or in schema=: {describe(error)}"
             ) from error
 
     def _buffer_bytes(self) -> int:

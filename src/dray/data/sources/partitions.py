@@ -81,8 +81,8 @@ class Partitioning:
             names = list(self.field_names or ())
             if len(folders) != len(names):
                 raise ConfigError(
-                    f"{shown_url(path)} is in {len(folders)} directories below base_dir, "
-                    f"for {names}"
+                    f"{shown_url(path)} is in {len(folders)} directories below base_dir, but "
+                    f"field_names has {names}"
                 )
             found = dict(zip(names, folders, strict=True))
         types = self.field_types or {}

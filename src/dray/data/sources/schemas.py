@@ -47,8 +47,9 @@ def _check_no_pickles(schema: pa.Schema, columns: Sequence[str] | None, path: st
     for name in pickled_columns(schema):
         if columns is None or name in columns:
             raise ConfigError(
-                f"{path} has pickled values in column {name!r}, and to load them may run any code: "
-                "give allow_pickle=True if you trust whoever wrote it, or columns= without it"
+                f"{path} has pickled values in column {name!r}, and loading them may run any "
+                "code: pass allow_pickle=True if you trust the file's author, or columns= "
+                "without that column"
             )
 
 
@@ -84,9 +85,9 @@ def _type_for_all(name: str, whose: Mapping[pa.Schema, str]) -> pa.DataType:
             kind = _wider(kind, other)
         except pa.ArrowException as error:
             raise StorageError(
-                f"{first} and {path} cannot be read together: column {name!r} is {own} in the one "
-                f"and {other} in the other; read them apart and bring them to one type, or say "
-                f"which with schema= ({describe(error)})"
+                f"{first} and {path} cannot be read together: column {name!r} is {own} in the "
+                f"one and {other} in the other; read them separately and convert them to one "
+                f"type, or choose the type with schema= ({describe(error)})"
             ) from error
         if kind == other:
             own, first = other, path

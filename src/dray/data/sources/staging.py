@@ -25,7 +25,7 @@ class Scratch:
     """A temporary directory that is deleted with this object or with the process."""
 
     def __init__(self) -> None:
-        with StorageError.instead("data cannot be staged in the directory of temporary files"):
+        with StorageError.instead("data cannot be staged in the temporary directory"):
             self.path = tempfile.mkdtemp(prefix="dray-data-")
         weakref.finalize(self, _delete, self.path, os.getpid())
 

@@ -94,7 +94,7 @@ class Place:
             name = f"{base}_{0:06d}_{number:06d}{end}"
         if name in self.names:
             raise ConfigError(
-                f"filename_provider names two files {name!r}: a name must have task_index in it"
+                f"filename_provider gives two files the name {name!r}: use task_index in the name"
             )
         self.names.add(name)
         return name
@@ -176,8 +176,8 @@ class Target:
         if self.mode == SaveMode.IGNORE:
             return False
         raise StorageError(
-            f"there are files in {shown_url(self.path)}, and "
-            f"mode={SaveMode(self.mode).value!r} says that none may be"
+            f"there are files in {shown_url(self.path)}, which "
+            f"mode={SaveMode(self.mode).value!r} does not allow"
         )
 
     def _found(self) -> tuple[Filesystem, str]:

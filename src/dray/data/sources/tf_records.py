@@ -89,8 +89,8 @@ class Reading:
             return pa.array(lists, pa.list_(kind))
         if several:
             raise ValueError(
-                f"feature {name!r} has several values in a record, and one at most in the first "
-                "ones: give tf_schema=, by which every feature is a list in all records"
+                f"feature {name!r} has several values in a record, but at most one in the first "
+                "records: pass tf_schema=, which makes every feature a list in all records"
             )
         return pa.array([next(iter((feature or _NONE)[1]), None) for feature in features], kind)
 
@@ -102,11 +102,13 @@ class Reading:
         """
         assert self.schema is not None
         if name not in self.schema:
-            raise ValueError(f"feature {name!r} is in a record, and not in tf_schema=")
+            raise ValueError(f"feature {name!r} is in a record, but not in tf_schema=")
         kind = self.schema[name]
         if kinds - {kind}:
             found = " and ".join(_NAMES[each] for each in sorted(kinds))
-            raise ValueError(f"feature {name!r} is {_NAMES[kind]} in tf_schema=, and has {found}")
+            raise ValueError(
+                f"feature {name!r} is {_NAMES[kind]} in tf_schema=, but a record has {found}"
+            )
         return kind
 
 
@@ -149,7 +151,7 @@ def _some(records: Iterable[bytes]) -> Iterator[list[dict[str, Feature]]]:
 def _records(file: pa.NativeFile) -> Iterator[bytes]:
     while head := file.read(12):
         if len(head) < 12 or head[8:] != _checksum(head[:8]):
-            raise ValueError("it is no file of TFRecord, or damaged")
+            raise ValueError("it is not a TFRecord file, or it is damaged")
         (length,) = struct.unpack("<Q", head[:8])
         record: bytes = file.read(length)
         if len(record) < length or len(file.read(4)) < 4:
@@ -193,7 +195,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Value]]:
             if wire == _DELIMITED:
                 size, at = _varint(message, at)
             if size is None or at + size > len(message):
-                raise ValueError("a record is no tf.train.Example")
+                raise ValueError("a record is not a tf.train.Example")
             value, at = message[at : at + size], at + size
         yield tag >> 3, value
 
@@ -206,7 +208,7 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
         shift, at = shift + 7, at + 1
         if byte < 128:
             return value, at
-    raise ValueError("a record is no tf.train.Example")
+    raise ValueError("a record is not a tf.train.Example")
 
 
 def _varints(content: bytes) -> Array:
@@ -258,8 +260,8 @@ def _kind(name: str, kind: pa.DataType) -> int:
     if any(holds(within) for holds in _TEXTS):
         return _BYTES
     raise ConfigError(
-        f"TFRecord cannot hold column {name!r}, which is {kind}: numbers, texts, bytes and lists "
-        "of these are what it holds"
+        f"TFRecord cannot hold column {name!r}, which is {kind}: it holds numbers, texts, bytes "
+        "and lists of these"
     )
 
 
@@ -280,7 +282,7 @@ def _entry(name: str, kind: int, value: Value) -> bytes:
         raise ConfigError(f"TFRecord cannot hold a list with None in it, as column {name!r} has")
     if kind == _INTEGERS and max(values, default=0) >= 1 << 63:
         raise ConfigError(
-            f"TFRecord cannot hold {max(values)} of column {name!r}: 2**63 is too much"
+            f"TFRecord cannot hold {max(values)} of column {name!r}: its integers are below 2**63"
         )
     if kind == _FLOATS:
         content = _field(1, np.array(values, "<f4").tobytes())

@@ -270,8 +270,8 @@ def _plain(value: Value) -> Value:
             return value.decode()
         except UnicodeDecodeError as error:
             raise ConfigError(
-                f"JSON holds no bytes but those of text in UTF-8, and there is {value[:20]!r}: "
-                "make text of them first, with base64 say, or call write_parquet()"
+                f"JSON can hold bytes only if they are text in UTF-8, and {value[:20]!r} is not: "
+                "convert it to text first, for example with base64, or call write_parquet()"
             ) from error
     if isinstance(value, dt.datetime):
         since = value.replace(tzinfo=value.tzinfo or dt.timezone.utc) - _EPOCH
