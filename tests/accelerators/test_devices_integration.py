@@ -169,12 +169,12 @@ def test_a_shared_device_whose_tensors_gloo_does_not_carry(
     with FakeHost(modules=STUBS):
         session({"num_cpus": 4, **node})
         config = ScalingConfig(num_workers=2, use_gpu="GPU" in asked, resources_per_worker=asked)
-        message = rf"gloo carries no {tensors} tensors .*; give each worker a whole device"
+        message = rf"gloo cannot carry {tensors} tensors .*; give each worker a whole device"
         with pytest.raises(ConfigError, match=message):
             TorchTrainer(look, scaling_config=config).plan()
         gloo = TorchConfig(backend="gloo")  # for tensors on the CPU
         (note,) = TorchTrainer(look, scaling_config=config, torch_config=gloo).plan().notes
-        assert note.startswith(f"gloo carries no {tensors} tensors between")
+        assert note.startswith(f"gloo cannot carry {tensors} tensors between")
         shown()
         found = fit(config, storage, "CUDA_VISIBLE_DEVICES", torch_config=gloo)
         dray.shutdown()
@@ -235,7 +235,7 @@ def test_slices_of_a_gpu(session: Any, storage: Path, shown: Any) -> None:
         found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
         alone = TorchTrainer(look, scaling_config=ScalingConfig(use_gpu=True)).plan()
         both = ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 2})
-        message = "rank 0 has the MIG slices MIG-b, MIG-a, of which a process sees one only; ask"
+        message = "rank 0 has the MIG slices MIG-b, MIG-a, but a process can see only one; ask"
         with pytest.raises(ConfigError, match=message):
             TorchTrainer(look, scaling_config=both).plan()
         with pytest.raises(ConfigError, match=message):

@@ -81,27 +81,43 @@ def test_case_and_spaces_of_a_topology_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("topology", "kind", "said"),
     [
-        ("4x5", "TPU-V6E", "topology='4x5' is not one of TPU-V6E's; near ones: 4x4, 4x8. There"),
-        ("4x2", "TPU-V6E", "near ones: 2x4. There are 1x1, 2x2, 2x4, 2x8, 4x4, 4x8, 8x8, 8x16"),
+        ("4x5", "TPU-V6E", "topology='4x5' is not a topology of TPU-V6E; near ones: 4x4, 4x8. Its"),
+        (
+            "4x2",
+            "TPU-V6E",
+            "near ones: 2x4. Its topologies are 1x1, 2x2, 2x4, 2x8, 4x4, 4x8, 8x8, 8x16",
+        ),
         ("3x3", "TPU-V6E", "near ones: 2x4, "),
         ("16", "TPU-V6E", "near ones: 2x8, 4x4. "),
         ("8x4x4", "TPU-V7X", "near ones: 4x4x8. "),
         ("4*4", "TPU-V6E", "near ones: 4x4"),
-        ("", "TPU-V6E", "topology='' is not one of TPU-V6E's. There are 1x1, "),
-        ("4x4", "TPU-V4", "near ones: 2x2x4. There are 40: 2x2x1, 2x2x2, 2x2x4, 2x4x4, and all"),
+        ("", "TPU-V6E", "topology='' is not a topology of TPU-V6E. Its topologies are 1x1, "),
+        (
+            "4x4",
+            "TPU-V4",
+            "near ones: 2x2x4. It has 40 topologies: 2x2x1, 2x2x2, 2x2x4, 2x4x4, and all",
+        ),
         ("4x4x40", "TPU-V5P", "AxBxC of multiples of 4 up to 16x16x24"),
         ("0x4", "TPU-V6E", "near ones: "),
-        ("9" * 5000, "TPU-V6E", "There are 1x1"),
+        ("9" * 5000, "TPU-V6E", "Its topologies are 1x1"),
         ((4, 4), "TPU-V6E", "topology must be text such as '4x4', not (4, 4)"),
         (None, "TPU-V6E", "topology must be text"),
-        ("4x4", "tpu-v6e", "not a generation of TPUs; did you mean 'TPU-V6E'? There are TPU-V2, "),
+        (
+            "4x4",
+            "tpu-v6e",
+            "not a generation of TPUs; did you mean 'TPU-V6E'? The generations are TPU-V2, ",
+        ),
         ("4x4", "v6e", "did you mean 'TPU-V6E'"),
         ("4x4", "TPU-V5E", "did you mean 'TPU-V5LITEPOD'?"),
         ("4x4", "tpu7x", "did you mean 'TPU-V7X'"),
         ("4x4", "TPU-V9", "accelerator_type='TPU-V9' is not a generation of TPUs; did you mean"),
-        ("4x4", "H100", "accelerator_type='H100' is not a generation of TPUs. There are TPU-V2"),
-        ("4x4", "", "is not a generation of TPUs. There are"),
-        ("4x4", None, "accelerator_type=None is not a generation of TPUs. There are"),
+        (
+            "4x4",
+            "H100",
+            "accelerator_type='H100' is not a generation of TPUs. The generations are TPU-V2",
+        ),
+        ("4x4", "", "is not a generation of TPUs. The generations are"),
+        ("4x4", None, "accelerator_type=None is not a generation of TPUs. The generations are"),
     ],
 )
 def test_a_slice_that_cannot_be_is_refused(topology: Any, kind: Any, said: str) -> None:
@@ -220,11 +236,11 @@ def test_a_host_may_have_fewer_chips() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topology": "4x5"}, "topology='4x5' is not one of TPU-V6E's"),
+        ({"topology": "4x5"}, "topology='4x5' is not a topology of TPU-V6E"),
         ({"chips_per_host": 3}, "chips_per_host=3: hosts of a slice with 16 chips have 1 or 2 or "),
         ({"chips_per_host": 16}, "1 or 2 or 4 or 8"),
         ({"chips_per_host": 0}, "1 or 2 or 4 or 8"),
-        ({"name": "TPU"}, "name='TPU': a slice needs a name that is not that of a resource"),
+        ({"name": "TPU"}, "name='TPU': a slice needs a name that no resource has"),
         ({"name": ""}, "name='': a slice needs a name"),
     ],
 )

@@ -298,7 +298,7 @@ def test_something_is_said_once() -> None:
         ("from dray.util import spark", "dray.util has no spark: start Ray on Spark"),
         ("dray.util.collective.allreduce_multigpu", "did you mean allreduce?"),
         ("from dray.util.accelerators import nvidia_h10", "did you mean NVIDIA_H100?"),
-        ("dray.util.state.list_logs()", "dray.util.state has no list_logs: what workers print"),
+        ("dray.util.state.list_logs()", "dray.util.state has no list_logs: the driver shows"),
         ("from dray.util.accelerators import tpu", "dray.util.accelerators has no tpu: ask for sl"),
     ],
 )

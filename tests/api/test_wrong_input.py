@@ -70,7 +70,7 @@ def test_an_option_of_the_wrong_kind_is_a_type_error_too(
 )
 def test_a_namespace_is_a_name(call: Callable[[Any], Any], value: object) -> None:
     dray.shutdown()
-    with pytest.raises(ConfigError, match="namespace must be a string that is not empty"):
+    with pytest.raises(ConfigError, match="namespace must be a non-empty string"):
         call(value)
     assert not dray.is_initialized()
 

@@ -256,7 +256,7 @@ def test_a_vendor_package_that_fails_is_told() -> None:
             torch("cuda", backends=("gloo", "nccl")),
             "PyTorch 9.9 sees 0 of the 2 NVIDIA GPUs on offer. It says: the driver is too old",
         ),
-        (torch("cuda", seen=2), "PyTorch 9.9 is built without nccl, by which workers on NVIDIA"),
+        (torch("cuda", seen=2), "PyTorch 9.9 is built without nccl, which workers on NVIDIA"),
         (torch("hip", seen=2), "PyTorch 9.9 is built without CUDA, so it cannot use"),
         ({"torch": BROKEN}, "PyTorch is installed, but fails: ImportError: it is not for this"),
         ({"torch": "import os; os._exit(3)"}, "fails: its process ends with status 3"),
@@ -280,14 +280,14 @@ INTEL_CARD = {
     [
         (
             {"files": TWO_GPUS, "modules": {"pynvml": PYNVML, **torch("cuda", seen=2)}},
-            ", or say TorchConfig(backend='gloo').",
+            ", or set TorchConfig(backend='gloo').",
         ),
         ({"files": INTEL_CARD, "modules": {"dpctl": BROKEN, **torch("xpu")}}, "."),
     ],
 )
 def test_gloo_is_advised_where_it_carries_the_tensors(host: dict[str, Any], instead: str) -> None:
     found = examine(**host)
-    (advice,) = (p["do"] for p in found["problems"] if "talk to each other" in p["what"])
+    (advice,) = (p["do"] for p in found["problems"] if "use to communicate" in p["what"])
     assert advice == f"Install a build that has it{instead}"
 
 
@@ -326,8 +326,8 @@ def test_of_two_families_with_one_resource_it_says_which_is_offered() -> None:
     found = examine(files=files, modules={"pynvml": PYNVML, "amdsmi": AMDSMI, **GOOD_TORCH})
     (problem,) = found["problems"]
     assert problem["what"] == (
-        "NVIDIA GPUs and AMD GPUs are both here, and both are the resource GPU: "
-        "only the NVIDIA GPUs are offered."
+        "NVIDIA GPUs and AMD GPUs are both in this machine, and both are the resource GPU: "
+        "dray offers only the NVIDIA GPUs."
     )
     assert [entry["on_offer"] for entry in found["accelerators"]] == [["0", "1"], []]
 
@@ -353,7 +353,7 @@ def test_what_the_machine_lacks_is_told(tmp_path: Path) -> None:
     found = json.loads(ended.stdout)
     said = [problem["what"] for problem in found["problems"]]
     assert said[0].startswith("There is no /dev/shm")
-    assert said[1].startswith("A process may have 512 open files only")
+    assert said[1].startswith("A process may have only 512 open files")
     assert said[2].startswith(f"The temporary directory cannot be written to: TMPDIR={tmp_path}")
     assert said[3].startswith("DRAY_START_METHOD='steam' is not one of fork, spawn")
     assert said[4].startswith("GLOO_SOCKET_IFNAME='eth99' names a network interface that is not")
@@ -369,7 +369,7 @@ def test_a_place_of_locks_that_cannot_be_made_is_told() -> None:
         modules={"pynvml": PYNVML, **GOOD_TORCH},
         environment={"DRAY_CLAIMS": "/nowhere/at/all"},
     )
-    assert said.startswith("/nowhere/at/all, where programs lock the devices they use, cannot be")
+    assert said.startswith("/nowhere/at/all, where programs lock the devices that they use, is not")
 
 
 def test_who_holds_a_device_is_shown_and_no_problem() -> None:

@@ -48,9 +48,9 @@ def test_a_module_of_rays_says_what_to_use_instead(code: str, kind: type[AbsentE
 @pytest.mark.parametrize(
     ("code", "hint"),
     [
-        ("from dray.experimental import internal_kv", "internals of Ray"),
-        ("dray.worker.global_worker", "internals of Ray"),
-        ("dray.services.get_node_ip_address()", "internals of Ray"),
+        ("from dray.experimental import internal_kv", "internal to Ray"),
+        ("dray.worker.global_worker", "internal to Ray"),
+        ("dray.services.get_node_ip_address()", "internal to Ray"),
         ("dray.state.cluster_resources()", "dray.util.state"),
     ],
 )

@@ -89,8 +89,9 @@ def ids_on_offer(
         return tuple(visible)
     if given > _MOST_DEVICES:
         raise ConfigError(
-            f"a node has at most {_MOST_DEVICES:,} {family.resource}, which are kept one by one, "
-            f"not {given:,.0f}; what is only counted can be a resource of another name"
+            f"a node has at most {_MOST_DEVICES:,} {family.resource}, not {given:,.0f}, because "
+            "each device is accounted for separately; declare what is only counted as a "
+            "resource of another name"
         )
     if visible is None:
         there = () if found is None else tuple(found.ids)

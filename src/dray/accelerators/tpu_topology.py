@@ -110,8 +110,9 @@ class Slice:
         shape = topology.strip().lower()
         if shape not in generation.topologies:
             raise ConfigError(
-                f"topology={topology!r} is not one of {generation.accelerator_type}'s"
-                f"{_near(shape, generation.topologies)}. {_all_of(generation)}"
+                f"topology={topology!r} is not a topology of "
+                f"{generation.accelerator_type}{_near(shape, generation.topologies)}. "
+                f"{_all_of(generation)}"
             )
         total, several = _chips(shape), _HOST_OF_LARGE_SLICES
         largest = several if chips == several else generation.largest_host
@@ -189,8 +190,8 @@ def _generation(accelerator_type: object) -> Generation:
     near = near_types(accelerator_type, tuple(by_type))
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     raise ConfigError(
-        f"accelerator_type={accelerator_type!r} is not a generation of TPUs{hint} There are "
-        f"{', '.join(by_type)}"
+        f"accelerator_type={accelerator_type!r} is not a generation of TPUs{hint} The "
+        f"generations are {', '.join(by_type)}"
     )
 
 
@@ -215,9 +216,9 @@ def _near(wrong: str, topologies: tuple[str, ...]) -> str:
 def _all_of(generation: Generation) -> str:
     shapes = ", ".join(generation.shapes.split())
     if generation.blocks is None:
-        return f"There are {shapes}"
+        return f"Its topologies are {shapes}"
     largest = "x".join(map(str, generation.blocks))
     return (
-        f"There are {len(generation.topologies)}: {shapes}, and all AxBxC of multiples of 4 up to "
-        f"{largest}"
+        f"It has {len(generation.topologies)} topologies: {shapes}, and all AxBxC of multiples "
+        f"of 4 up to {largest}"
     )

@@ -23,15 +23,17 @@ from dray.version import VERSION
 _GRACE_S = 5.0
 
 _COMMANDS = {
-    "status": "show what runs: trainings, tasks, actors, and what waits for what",
-    "plan": "run a script up to its first fit(), and show what that would do instead of training",
-    "doctor": "show what accelerators this machine has, and what is wrong with them",
+    "status": "show running trainings, tasks and actors, and what they wait for",
+    "plan": (
+        "run a script up to its first fit(), and show that training's plan without starting it"
+    ),
+    "doctor": "show this machine's accelerators, and problems with them",
 }
 
 
 _OF_PLAN = (
-    "What the script does before fit(), it does: tasks and actors run, files are written. Only the "
-    "training is not started"
+    "The script runs as usual up to fit(): its tasks and actors run, and it writes its files. "
+    "Only the training does not start"
 )
 
 
@@ -73,7 +75,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="dray", description="Run one training function on many workers; look at what runs."
+        prog="dray",
+        description="Run one training function on many workers; inspect running programs.",
     )
     parser.add_argument("--version", action="version", version=f"dray {VERSION}")
     commands = parser.add_subparsers(
@@ -84,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         name: commands.add_parser(name, help=text, description=_sentence(descriptions[name]))
         for name, text in _COMMANDS.items()
     }
-    commands.add_parser("help", help="this text, or with a command that command's options")
+    commands.add_parser("help", help="show this text, or the options of a command")
     for command in parsers.values():
         command.add_argument("--json", action="store_true", help="print JSON, for programs")
     parsers["status"].add_argument(

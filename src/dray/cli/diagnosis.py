@@ -34,18 +34,18 @@ def counted(count: int, title: str) -> str:
 def _machine_problems(found: Findings) -> Iterator[Problem]:
     machine = found["machine"]
     shared = machine["shared_memory"]
-    bigger = "In a container, start it with more: docker run --shm-size=1g, or --ipc=host."
+    bigger = "In a container, give it more shared memory: docker run --shm-size=1g, or --ipc=host."
     needs = "data loaders and collectives pass data through it"
     if sys.platform == "linux" and not shared["is_there"]:
         yield f"There is no /dev/shm, the shared memory; {needs}.", bigger
     elif shared["bytes"] is not None and shared["bytes"] <= _TOO_LITTLE_SHARED_MEMORY:
         room = bytes_in_words(shared["bytes"])
-        yield f"/dev/shm, the shared memory, has {room} only; {needs}.", bigger
+        yield f"/dev/shm, the shared memory, has only {room}; {needs}.", bigger
     files = machine["open_files"]
     if files is not None and files < _ENOUGH_FILES:
         yield (
-            f"A process may have {files} open files only; many workers or objects need more.",
-            f"Say `ulimit -n {4 * _ENOUGH_FILES}` before the program, or raise the system's limit.",
+            f"A process may have only {files} open files; many workers or objects need more.",
+            f"Run `ulimit -n {4 * _ENOUGH_FILES}` before the program, or raise the system's limit.",
         )
     yield from _temporary_problems(machine["temporary_directory"])
 
@@ -55,7 +55,7 @@ def _temporary_problems(directory: TemporaryDirectory) -> Iterator[Problem]:
     if used == wanted:
         return
     said = f"{directory['variable']}={wanted}" if directory["variable"] else wanted
-    instead = f"{used} is used instead" if used else "nor can any other"
+    instead = f"{used} is used instead" if used else "and no other one is writable either"
     yield (
         f"The temporary directory cannot be written to: {said}; {instead}.",
         "Make it a directory that you may write to and that has room, or set TMPDIR to one.",
@@ -65,7 +65,8 @@ def _temporary_problems(directory: TemporaryDirectory) -> Iterator[Problem]:
 def _accelerator_problems(found: Findings) -> Iterator[Problem]:
     if found["accelerators_error"]:
         yield (
-            f"A package adds a family of accelerators that fails: {found['accelerators_error']}",
+            "An installed package adds a family of accelerators, and this fails: "
+            f"{found['accelerators_error']}",
             "Repair or remove that package; dray.init() fails like this as well.",
         )
     by_name = {entry["name"]: entry for entry in found["accelerators"]}
@@ -78,26 +79,29 @@ def _accelerator_problems(found: Findings) -> Iterator[Problem]:
         if entry["offered_instead"] and entry["count"]:
             first = by_name[entry["offered_instead"]]["title"]
             yield (
-                f"{first}s and {title}s are both here, and both are the resource "
-                f"{entry['resource']}: only the {first}s are offered.",
-                f"If you mean the {title}s, keep the {first}s out of this machine or container.",
+                f"{first}s and {title}s are both in this machine, and both are the resource "
+                f"{entry['resource']}: dray offers only the {first}s.",
+                f"To use the {title}s, keep the {first}s out of this machine or container.",
             )
     for variable in found["variables_in_vain"]:
         yield (
             f"{variable['variable']}={variable['value']!r} names devices, but no "
             f"{variable['title']} is found here.",
-            "Unset it; or if there should be one, see that its driver is loaded and that the "
-            "container was given the devices.",
+            "Unset it; or if there should be one, check that its driver is loaded and that the "
+            "container has access to the devices.",
         )
     yield from _device_lock_problems(found)
 
 
 def _advice(entry: Accelerator) -> str:
     if entry["count"]:
-        return "Install or repair what is named; until then dray knows less than it could."
+        return (
+            "Install or repair the software that the message names; until then dray knows less "
+            "about these devices."
+        )
     return (
-        "See that the vendor's own tool shows the devices, and that a container was given them; "
-        "else the driver must be repaired."
+        "Check that the vendor's own tool shows the devices, and that the container has access "
+        "to them; otherwise repair the driver."
     )
 
 
@@ -108,8 +112,11 @@ def _device_lock_problems(found: Findings) -> Iterator[Problem]:
     written = directory if os.path.exists(directory) else os.path.dirname(directory)
     if not os.path.isdir(written) or not os.access(written, os.W_OK | os.X_OK):
         yield (
-            f"{directory}, where programs lock the devices they use, cannot be written to.",
-            "Let everybody write there, set DRAY_CLAIMS to another directory, or to 0 for none.",
+            f"{directory}, where programs lock the devices that they use, is not writable.",
+            (
+                "Let all users write there, or set DRAY_CLAIMS to another directory, or to 0 "
+                "for none."
+            ),
         )
 
 
@@ -134,10 +141,10 @@ def _torch_problems(found: Findings) -> Iterator[Problem]:
             continue
         yield from _unseen("PyTorch", torch, torch["devices"][device], entry)
         if entry["backend"] not in torch["backends"]:
-            instead = ", or say TorchConfig(backend='gloo')" if device == "cuda" else ""
+            instead = ", or set TorchConfig(backend='gloo')" if device == "cuda" else ""
             yield (
-                f"PyTorch {torch['version']} is built without {entry['backend']}, by which "
-                f"workers on {title} talk to each other.",
+                f"PyTorch {torch['version']} is built without {entry['backend']}, which workers "
+                f"on {title} use to communicate.",
                 f"Install a build that has it{instead}.",
             )
 
@@ -151,8 +158,8 @@ def _unseen(what: str, framework: Framework, seen: int, entry: Accelerator) -> I
         yield (
             f"{what} {framework['version']} sees {seen} of the "
             f"{counted(expected, entry['title'])} on offer.{why}",
-            f"See that the driver{driver} is new enough for this build, that the vendor's own "
-            "tool shows the devices, and that a container was given all of them.",
+            f"Check that the driver{driver} is new enough for this build, that the vendor's own "
+            "tool shows the devices, and that the container has access to all of them.",
         )
 
 
@@ -170,7 +177,7 @@ def _jax_problems(found: Findings) -> Iterator[Problem]:
             yield (
                 f"JAX {jax['version']} sees only the CPU, so it cannot use the "
                 f"{entry['title']}s here.",
-                f"Install its build for {entry['jax_platform']}, and look at JAX_PLATFORMS: "
+                f"Install its build for {entry['jax_platform']}, and check JAX_PLATFORMS: "
                 "https://docs.jax.dev/en/latest/installation.html",
             )
         else:

@@ -45,16 +45,16 @@ def _gone(advice: str) -> Absent:
 
 _IDS = "ids are plain strings here, such as ref.hex() or get_runtime_context().get_node_id()"
 _LANGUAGES = "dray runs Python only; keep Ray for actors and functions of other languages"
-_INTERNALS = "these are internals of Ray; use what docs/core.md shows of dray"
+_INTERNALS = "it is internal to Ray; docs/core.md shows the public names to use"
 _OBSERVED = "ask dray.util.state, or run `dray status --json`"
 _ON_A_NODE = "run the program on a node of the cluster, best with `ray job submit`"
-_TENSORS = "tensors travel as all other values do"
+_TENSORS = "tensors are passed like all other values"
 _JOB = "give its parts to dray.init(runtime_env=..., namespace=...)"
 _LOGGING = "set up logging in the program, or give logging_level= to dray.init()"
 _PREDICT = "load the checkpoint in a task or an actor, and predict there"
 _WRAPPED = "use TorchTrainer; the framework's page in docs/ has the lines to change"
 _DDP = "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same"
-_BESIDE_MODEL = "write its serialize() into a file beside the model"
+_BESIDE_MODEL = "write the output of its serialize() to a file beside the model"
 
 _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
@@ -67,17 +67,17 @@ _ROOT: dict[str, str | Absent] = {
     **_each("client ClientBuilder client_builder", _ON_A_NODE),
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
     **_each("cross_language java_actor_class java_function cpp_function Language", _LANGUAGES),
-    "dag": "call .remote() with references as arguments; tasks wait for what they are given",
+    "dag": "call .remote() with references as arguments; tasks wait for their arguments",
     "job_config": _JOB,
     "job_submission": "run the script itself, or submit it to a cluster with `ray job submit`",
-    "llm": "serve and batch models with their own servers, or keep Ray for it",
+    "llm": "use an inference server for serving and for batches, or keep Ray for it",
     "rllib": "train agents with a library of your own in tasks and actors, or keep Ray for it",
     "serve": "serve models with a web framework in an actor, or keep Ray for it",
     "tune": "loop over fit() or let Optuna drive it, or call fit() within Ray Tune's trials",
-    "workflow": "call tasks from one another, and keep what must last in files",
+    "workflow": "call tasks from other tasks, and write results that must last to files",
     "LoggingConfig": _LOGGING,
     **_each(
-        "SCRIPT_MODE WORKER_MODE", "get_runtime_context().get_task_id() is None in the driver alone"
+        "SCRIPT_MODE WORKER_MODE", "get_runtime_context().get_task_id() is None only in the driver"
     ),
     "LOCAL_MODE": "dray.init(local_mode=True) or engine='inline' runs everything in this process",
     **_each(
@@ -88,11 +88,11 @@ _ROOT: dict[str, str | Absent] = {
 }
 
 _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
-_OWN_READER = "make rows of it with from_items, or read it in map_batches() over a list of paths"
+_OWN_READER = "make rows with from_items(), or read the data in map_batches() over a list of paths"
 _NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
-_AS_NEEDED = "write what iter_batches() yields as you need it, with pyarrow or pandas"
-_WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
-_ONE_QUERY = "one process asks the query; union() the datasets of several queries"
+_AS_NEEDED = "write the batches of iter_batches() with pyarrow or pandas"
+_WRITE = "call write_parquet(), write_csv() or write_json(), or write rows in a loop"
+_ONE_QUERY = "one process runs the query; union() the datasets of several queries"
 _FROM_VALUES = "types follow from the values; cast columns with map_batches() if need be"
 _DATA: dict[str, str | Absent] = {
     **_each(
@@ -111,7 +111,7 @@ _DATA: dict[str, str | Absent] = {
         "ReaderFormat ResolvedSource",
         _OWN_READER,
     ),
-    "list_stats_summaries": "stats() of a dataset or shard says what is known",
+    "list_stats_summaries": "call stats() of a dataset or shard",
 }
 _DATASET: dict[str, str | Absent] = {
     **_each(
@@ -119,9 +119,9 @@ _DATASET: dict[str, str | Absent] = {
     ),
     **_each(
         "deserialize_lineage has_serializable_lineage serialize_lineage",
-        "pickle the dataset: it is a plan and the paths of its files",
+        "pickle the dataset, which has only a plan and the paths of its files",
     ),
-    **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
+    **_each("to_daft to_dask to_mars to_modin to_spark", "pass it the table of to_arrow()"),
     **_each(
         "write_bigquery write_clickhouse write_iceberg "
         "write_kafka write_mongo write_snowflake write_turbopuffer",
@@ -129,11 +129,11 @@ _DATASET: dict[str, str | Absent] = {
     ),
     "context": "DataContext.get_current() has the options",
     "copy": "use the dataset itself: no method changes it",
-    "get_stats_summary": "stats() says what there is",
+    "get_stats_summary": "call stats() instead",
     "get_dataset_id": _INTERNALS,
     **_each(
         "fully_executed is_fully_executed lazy",
-        _gone("a dataset is always lazy; materialize() has its rows made"),
+        _gone("a dataset is always lazy; materialize() computes its rows"),
     ),
     **_each(
         "iter_epochs repeat rewindow window",
@@ -142,7 +142,7 @@ _DATASET: dict[str, str | Absent] = {
     "dataset_format": _gone("blocks are Arrow tables"),
     "default_batch_format": _gone("batches are dicts of NumPy arrays unless batch_format= says so"),
     "names": "call columns()",
-    "types": "ask schema().types",
+    "types": "use schema().types",
     "__len__": "call count(), which may read all rows",
 }
 _UTIL: dict[str, str | Absent] = {
@@ -156,7 +156,7 @@ _UTIL: dict[str, str | Absent] = {
         "dray.init(engine='inline') runs everything in this process, where pdb works",
     ),
     "enable_periodic_logging": "log in the program itself",
-    "get_node_instance_id": "a node's labels, in dray.nodes(), can hold its name in a cloud",
+    "get_node_instance_id": "put a node's cloud name into its labels, which dray.nodes() shows",
     "horovod": _DDP,
     **_each(
         "iter iter_metrics", "use generators: num_returns='streaming' yields results as they come"
@@ -170,15 +170,15 @@ _UTIL: dict[str, str | Absent] = {
     "xgboost": "use dray.train.xgboost.XGBoostTrainer, or run xgboost within a task",
 }
 
-_NO_CALLBACKS = f"call what they call in the steps of the graph; {_OBSERVED}"
-_NO_OWNERSHIP = "a value lives as long as a reference to it, whoever has made it"
-_NO_GENERATOR = "end what yields with dray.cancel(generator)"
+_NO_CALLBACKS = f"call the callback's code in the tasks of the graph; {_OBSERVED}"
+_NO_OWNERSHIP = "a value lives as long as any reference to it, in whichever process it was made"
+_NO_GENERATOR = "end the task with dray.cancel(generator)"
 _NO_GRAPHS = "there are no compiled graphs; call .remote() with references as arguments"
 _IN_TWO = "call .options(...).remote(...), with the arguments themselves"
 _NO_REF = "references come from .remote() and dray.put()"
 _CLASSES: dict[str, dict[str, str | Absent]] = {
     "ObjectRef": {
-        "call_site": "note in the program where references were made",
+        "call_site": "record in the program where it makes references",
         **_each("from_binary from_hex", f"{_NO_REF}; pickle a reference to send it"),
         "from_random": _NO_REF,
         "job_id": "ask get_runtime_context().get_job_id() where it is made",
@@ -190,7 +190,7 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
     },
     "ObjectRefGenerator": {
         **_each("aclose athrow close throw", _NO_GENERATOR),
-        **_each("asend send", "give the task an actor or a queue to hear from"),
+        **_each("asend send", "pass the task an actor or a queue, from which it gets its input"),
     },
     "PlacementGroup": {"empty": "use None for no placement group"},
     "RuntimeEnv": _each(
@@ -198,15 +198,15 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "image_uri java_jars nsight pip_config pip_uri plugin_uris plugins py_container_image "
         "py_container_run_options py_container_worker_path py_executable py_modules_uris "
         "rocprof_sys serialize uv_config uv_uri virtualenv_name working_dir_uri",
-        "it is a dict: take its fields by their names, and json.dumps() for text",
+        "it is a dict: read its fields by name, and use json.dumps() for text",
     ),
     "RuntimeContext": {"worker": _INTERNALS},
     "DrayError": {
-        **_each("from_bytes to_bytes", "errors are pickled as they are"),
+        **_each("from_bytes to_bytes", "errors can be pickled directly"),
         "from_ray_exception": _INTERNALS,
     },
     "ActorError": {
-        "BASE_ERROR_MSG": "str(error) says what has happened",
+        "BASE_ERROR_MSG": "use str(error), the message",
         "from_task_error": _INTERNALS,
     },
     **{
@@ -243,11 +243,11 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
         "max_concurrent_calls_per_actor enable_true_multi_threading",
         Absent("each worker runs one call at a time; ask for more workers", unset=(1, False)),
     ),
-    "Unique()": {"encode_lists": Absent("flat_map() the lists before", unset=(False,))},
+    "Unique()": {"encode_lists": Absent("call flat_map() on the lists first", unset=(False,))},
     "TorchCheckpoint.from_model()": {"preprocessor": _BESIDE_MODEL},
     "ray_dask_get()": {
         "ray_callbacks": _NO_CALLBACKS,
-        "ray_persist": "call persist() without it: what it keeps is in the program",
+        "ray_persist": "call persist() without it; it keeps its results in the program",
         "_ray_enable_progress_bar": _OBSERVED,
     },
     "dray.put()": {
@@ -256,19 +256,19 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     },
 }
 
-_OF_TUNE = "it was for trials of Ray Tune, and a run is none"
+_OF_TUNE = "it was for trials of Ray Tune, and a run of dray is not a trial"
 _EACH_REPORT = f"{_OF_TUNE}; report() copies each checkpoint when it is called"
 _PRECISION = "use torch.autocast and torch.amp.GradScaler"
-_SAME_NAME = "make the trainer again with the same RunConfig(name=...): fit() goes on in that run"
-_IN_CONFIG = "put what the workers need into train_loop_config"
+_SAME_NAME = "make the trainer again with the same RunConfig(name=...); fit() continues that run"
+_IN_CONFIG = "put the values that the workers need into train_loop_config"
 
 _STATE: dict[str, str | Absent] = {
     **_each(
         "get_log list_logs",
-        "what workers print is shown by the driver, and a run's is below its directory, in logs/",
+        "the driver shows the output of workers; a run's output is also in logs/ in its directory",
     ),
     "list_runtime_envs": "get_runtime_context().runtime_env is that of a task or actor",
-    "list_cluster_events": "a run's events.jsonl says what happened",
+    "list_cluster_events": "read the run's events.jsonl",
     "StateApiClient": "the functions of dray.util.state ask for the session of this program",
 }
 
@@ -280,7 +280,7 @@ _TRAIN: dict[str, str | Absent] = {
     "session": "report, get_context and get_checkpoint are names of dray.train",
     **_each(
         "integrations comet mlflow wandb",
-        "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
+        "docs/tracking.md shows how to send reports to TensorBoard, MLflow and W&B",
     ),
     **_each("util utils _internal", _INTERNALS),
     "horovod": _DDP,
@@ -301,7 +301,7 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     "TorchPredictor": _PREDICT,
     **_each(
         "TorchftConfig torchft_config",
-        "groups of replicas are not there yet; all workers of a run restart together",
+        "dray has no replica groups yet; all workers of a run restart together",
     ),
 }
 
@@ -315,7 +315,7 @@ _ANY_TRAINER: dict[str, str | Absent] = {
         "give it to RunConfig, as run_config=RunConfig(...)",
     ),
     "preprocessor": _gone(
-        "transform the datasets before: datasets={'train': preprocessor.fit_transform(dataset)}"
+        "transform the datasets first: datasets={'train': preprocessor.fit_transform(dataset)}"
     ),
 }
 _TRAINER: dict[str, str | Absent] = {
@@ -339,7 +339,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
     "dray.util.dask": {
-        **_each("ray_dask_persist", "call persist(): what it keeps is in the program"),
+        **_each("ray_dask_persist", "call persist(), which keeps its results in the program"),
         **_each("RayDaskCallback local_ray_callbacks unpack_ray_callbacks", _NO_CALLBACKS),
         "ProgressBarCallback": _OBSERVED,
         "dataframe_optimize": "Dask optimizes its frames itself",
@@ -359,21 +359,21 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "filter": _gone("call filter(expr=...) of the dataset"),
         "catalog": "give it the paths of the table's files",
         "include_row_hash": Absent("make such a column with map_batches()", unset=(False,)),
-        "skip_paths": "give it the paths alone that it is to read",
+        "skip_paths": "pass it only the paths that it should read",
         "tensor_column_schema": "reshape arrays with map_batches()",
     },
     "dray.data.read_sql()": _each("shard_keys shard_hash_fn", Absent(_ONE_QUERY, unset=("MD5",))),
     **{
         f"dray.data.read_{what}()": _each(
             "arrow_open_stream_args arrow_open_file_args",
-            "give it filesystem=, and packed files of text an ending that says how, such as .gz",
+            "pass filesystem=, and name compressed text files by their compression, such as .gz",
         )
         for what in ("binary_files", "images", "numpy", "text")
     },
     **{
         f"Dataset.{method}()": {
             "ray_remote_args_fn": "give the options themselves, such as num_gpus= and runtime_env=",
-            "fallback_strategy": "ask for what all suitable nodes have in label_selector=",
+            "fallback_strategy": "ask in label_selector= for a label that all suitable nodes have",
         }
         for method in (
             *("map", "map_batches", "flat_map", "filter", "add_column", "with_column"),
@@ -414,7 +414,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         **_each(
             "add_column columns count filter flat_map limit map map_batches num_blocks "
             "random_shuffle sort show sum take take_all take_batch to_pandas",
-            "materialize() of it is a dataset, which has it",
+            "call it on the dataset that materialize() returns",
         ),
         "iter_epochs": _gone("each iteration over it is an epoch"),
     },
@@ -447,20 +447,20 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "RunConfig()": {
         "sync_config": _gone(_EACH_REPORT),
         "verbose": _gone("set LoggingConfig(log_level=...), or DRAY_PROGRESS=0 for no output"),
-        "stop": _gone("end the train function itself, at the epoch or metric that you want"),
+        "stop": _gone("return from the train function at the epoch or metric that you want"),
         "progress_reporter": _gone("write a UserCallback: after_report() gets every report"),
         "log_to_file": _gone("each worker's output is in the run's directory, below logs/"),
     },
     "RunConfig": {"storage_context": "ask get_context().get_storage() in the train function"},
     "ScalingConfig": {
-        "as_placement_group_factory": f"{_OF_TUNE}; plan() of a trainer shows who goes where",
+        "as_placement_group_factory": f"{_OF_TUNE}; plan() of a trainer shows each worker's node",
         "from_placement_group_factory": f"{_OF_TUNE}; name what each worker needs instead",
     },
     "FailureConfig()": {
         "fail_fast": _gone(f"{_OF_TUNE}; max_failures=0 ends the run at the first failure"),
         "controller_failure_limit": Absent(
-            "what fails in your own program (a callback, the disk) ends the run; run it again "
-            "under the same RunConfig(name=...) to go on",
+            "an error in the driver itself (a callback, the disk) ends the run; call fit() "
+            "again under the same RunConfig(name=...) to continue",
             unset=(-1, 0),
         ),
     },
@@ -475,14 +475,14 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "checkpoint_frequency": _gone("call report() with a checkpoint as often as you want one"),
         "checkpoint_at_end": _gone("call report() with a checkpoint at the function's end"),
     },
-    "Result": {"config": _gone("what you gave as train_loop_config is in your program")},
+    "Result": {"config": _gone("keep the train_loop_config in your program")},
     "TrainContext": {
         "get_metadata": _gone(_IN_CONFIG),
         **_each(
             "get_trial_name get_trial_id",
             _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
         ),
-        "get_trial_resources": _gone(f"{_OF_TUNE}; ScalingConfig says what each worker has"),
+        "get_trial_resources": _gone(f"{_OF_TUNE}; see ScalingConfig for them"),
         "get_trial_dir": _gone(
             f"{_OF_TUNE}; get_storage().experiment_fs_path is the run's directory"
         ),

@@ -119,7 +119,7 @@ def _by_position(
     taken = [name for name in by_position if name != "self"]
     kind = type(args[len(by_position)]).__name__
     text = (
-        f"{callee}() takes {', '.join(taken)} by position; give the {kind} that comes after by "
-        f"name: there are {', '.join(name for name in names if name not in taken)}"
+        f"{callee}() takes {', '.join(taken)} by position; pass the {kind} after that by name, "
+        f"as one of {', '.join(name for name in names if name not in taken)}"
     )
     return AbsentArgumentError(text, owner=callee, absent=kind)

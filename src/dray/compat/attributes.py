@@ -110,7 +110,7 @@ def with_absent_members(kind: type[T]) -> type[T]:
 
 def sentence(owner: str, what: str, entry: Absent) -> str:
     """Return the message for an absent name."""
-    gone = ", and Ray is giving it up as well" if entry.deprecated else ""
+    gone = ", and Ray has deprecated it" if entry.deprecated else ""
     return f"{owner} has no {what}{gone}: {entry.advice}"
 
 

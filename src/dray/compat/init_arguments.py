@@ -56,7 +56,11 @@ def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> 
 def say_without_meaning(names: list[str], engine: str) -> None:
     """Log, at debug level, the arguments that have no effect on an engine."""
     if names:
-        _logger.debug("dray.init: without meaning on the %s engine: %s", engine, ", ".join(names))
+        _logger.debug(
+            "dray.init: these arguments have no effect on the %s engine: %s",
+            engine,
+            ", ".join(names),
+        )
 
 
 def set_log_level(level: int | str | None) -> None:

@@ -111,7 +111,7 @@ def _by_files(why: str) -> Found:
         count=len(types),
         type=types[0] if types else None,
         names=types,
-        trouble=f"{why}; without it only some models are known, and {len(types)} of them found",
+        trouble=f"{why}; without it dray knows some models only, and found {len(types)} of them",
     )
 
 

@@ -81,8 +81,8 @@ class Intel(Family):
             count=len(types),
             type=types[0],
             names=types,
-            trouble="Level Zero cannot be asked, for which the package dpctl must be installed and "
-            f"work; the {len(types)} cards were counted instead, and not their tiles",
+            trouble="dray cannot query Level Zero, because the package dpctl is not installed or "
+            f"does not work; it counted {len(types)} cards instead, and not their tiles",
         )
 
     def variable(self, environ: Mapping[str, str]) -> str | None:
@@ -124,7 +124,7 @@ class Intel(Family):
             devices = [device for device in super().parse(listed) if device != "cpu"]
             if backend.startswith("!") or not all(re.fullmatch(_DEVICE, d) for d in devices):
                 raise ConfigError(
-                    f"dray does not understand {text!r} in {_SELECTOR} or {_MASK}; say it as "
+                    f"dray does not understand {text!r} in {_SELECTOR} or {_MASK}; write it as "
                     "'level_zero:1,3'"
                 )
             if {"*", "gpu"} & {*devices}:

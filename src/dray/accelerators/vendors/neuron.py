@@ -52,8 +52,8 @@ class Neuron(Family):
         return Found(
             count=len(files),
             type="aws-neuron-core",
-            trouble="neuron-ls is not there or does not work, so the files /dev/neuron* were "
-            "counted, one core each, though devices have more",
+            trouble="neuron-ls is missing or does not work, so dray counted one core for each file "
+            "/dev/neuron*, although devices have more",
         )
 
     def parse(self, text: str) -> list[str]:
