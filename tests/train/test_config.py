@@ -254,7 +254,7 @@ def test_a_misspelt_argument_is_told_with_the_one_that_is_meant(
 
 @pytest.mark.parametrize("kind", [DataParallelTrainer, TorchTrainer])
 def test_what_a_trainer_takes_by_name_alone(kind: Any) -> None:
-    with pytest.raises(ConfigError, match="give the dict that comes after by name") as told:
+    with pytest.raises(ConfigError, match="pass the dict after that by name") as told:
         kind(print, {"lr": 0.1})
     assert isinstance(told.value, TypeError)
     assert "takes train_loop_per_worker by position" in str(told.value)

@@ -106,7 +106,7 @@ def test_a_plan_that_must_wait(session: Any) -> None:
     holder = hold(num_gpus=3)
     found = plan(num_workers=4, use_gpu=True)
     assert (found.fits, found.possible) == (False, True)
-    assert found.reason == "4 GPU asked; others use what is missing."
+    assert found.reason == "4 GPU asked, but other work uses some of it."
     assert found.advice == "num_workers=3 would fit now; 4 needs 1 more GPU."
     one_each = plan(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 2})
     assert one_each.nodes == {"a": "1 GPU of 4 GPU free, a worker needs 2 GPU"}

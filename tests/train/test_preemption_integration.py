@@ -110,7 +110,7 @@ def test_a_slice_goes_as_one(session: Any, storage: Path) -> None:
     assert told == [None, ["one-1"], [0, 1, 2, 3]]
     allows = {"max_preemption_failures": 0}
     with pytest.raises(
-        PreemptionError, match=r"nodes that .* \(two-0\), and ranks 0, 1, 2, 3"
+        PreemptionError, match=r"nodes whose .* \(two-0\), and ranks 0, 1, 2, 3"
     ) as e:
         fit(storage, TakeAway("two-0", None), num_workers=4, allows=allows, **scaling)
     both: list[PreemptionError] = [e.value, pickle.loads(pickle.dumps(e.value))]

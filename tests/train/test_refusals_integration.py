@@ -65,7 +65,7 @@ from tests.train.test_plan_integration import GPUS, plan
             False,
             "no node has the labels zone=x",
             dict.fromkeys("ab", "no label zone, a worker needs zone=x"),
-            "not one worker fits now; no node has the labels that are asked for.",
+            "not one worker fits now; no node has the labels that you ask for.",
         ),
     ],
 )
@@ -142,7 +142,7 @@ def test_as_much_more_as_is_advised_is_enough(
 def test_less_of_the_right_type_is_proposed(session: Any) -> None:
     session(*GPUS)
     found = plan(num_workers=6, use_gpu=True, accelerator_type="A100")
-    assert "or for less each (resources_per_worker={'GPU': 0.5})" in found.reason
+    assert "or for less per worker (resources_per_worker={'GPU': 0.5})" in found.reason
     half = {"use_gpu": True, "accelerator_type": "A100", "resources_per_worker": {"GPU": 0.5}}
     assert plan(num_workers=6, **half).fits
 
@@ -176,7 +176,7 @@ def test_labels_that_no_node_has(session: Any) -> None:
         assert said in found.reason
         assert "Ask for other labels (label_selector), or declare more with dr" in found.reason
         assert found.nodes["node-0"].startswith(of_a_node)
-        assert found.advice.endswith("; no node has the labels that are asked for.")
+        assert found.advice.endswith("; no node has the labels that you ask for.")
     east = plan(num_workers=2, label_selector={"zone": "east"}, resources_per_worker={"CPU": 3})
     assert east.nodes == {"node-1": "its zone is west, a worker needs zone=east"}
     assert east.advice == "num_workers=1 would fit now; 2 needs 2 more CPU."
@@ -222,7 +222,7 @@ def test_resources_of_the_trainer_that_do_not_fit(session: Any) -> None:
     """What is advised counts for the workers alone, as the controller needs nothing."""
     session({"node_id": "a", "num_cpus": 2})
     beside = with_trainer({"CPU": 1}, num_workers=2).plan()
-    assert beside.reason == "The workers would fit, but trainer_resources not beside them."
+    assert beside.reason == "The workers would fit, but not together with trainer_resources."
     assert beside.advice == "Leave out trainer_resources (1 CPU): the controller needs nothing."
     assert not beside.possible
     both = with_trainer({"CPU": 1}, num_workers=3)
@@ -347,19 +347,19 @@ def test_a_share_of_the_controller_that_never_fits(session: Any) -> None:
     session({"node_id": "a", "num_cpus": 2}, {"node_id": "b", "num_cpus": 2})
     three_nodes = with_trainer({"CPU": 1}, num_workers=2, placement_strategy="STRICT_SPREAD")
     assert three_nodes.plan().reason == (
-        "The workers would fit, but trainer_resources not beside them."
+        "The workers would fit, but not together with trainer_resources."
     )
     holders = [hold(num_cpus=2) for _ in range(2)]
     found = three_nodes.plan()
     assert (found.fits, found.possible) == (False, False)
     assert found.reason == (
-        "The workers would fit when others are done, but trainer_resources never beside them."
+        "The workers would fit when other work is done, but never together with trainer_resources."
     )
-    with pytest.raises(InfeasibleError, match="but trainer_resources never beside them"):
+    with pytest.raises(InfeasibleError, match="but never together with trainer_resources"):
         three_nodes.fit()
     possible = with_trainer({"CPU": 1}, num_workers=2).plan()
     assert possible.possible
-    assert possible.reason == "2 CPU asked; others use what is missing."
+    assert possible.reason == "2 CPU asked, but other work uses some of it."
     for holder in holders:
         dray.kill(holder)
 
@@ -463,5 +463,5 @@ def test_a_script_that_torchrun_starts_several_times(tmp_path: Path) -> None:
         [sys.executable, *launched], env=variables, capture_output=True, text=True
     )
     assert ended.returncode == 1
-    assert "start it with python, and say ScalingConfig(num_workers=2)" in ended.stderr
+    assert "start it with python, and set ScalingConfig(num_workers=2)" in ended.stderr
     assert not (tmp_path / "run").exists()

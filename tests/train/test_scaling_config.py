@@ -58,7 +58,7 @@ def test_num_workers_is_a_whole_number_or_two(workers: Any) -> None:
         ({"accelerator_type": ""}, "must be text such as 'A100'"),
         ({"accelerator_type": 100}, "must be text such as 'A100'"),
         ({"accelerator_type": "TPU-V6E"}, "needs use_tpu=True"),
-        ({"accelerator_type": "A100", "use_tpu": True}, "is no TPU"),
+        ({"accelerator_type": "A100", "use_tpu": True}, "is not a TPU"),
         ({"topology": "4x4"}, "set use_tpu=True"),
         ({"use_tpu": True, "num_workers": 2}, "needs both"),
         ({"use_tpu": True, "topology": "4x4"}, "needs both"),

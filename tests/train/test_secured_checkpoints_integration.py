@@ -148,7 +148,7 @@ def test_what_another_boot_has_not_secured_counts_if_it_has_checksums(
         boot="another",
         files={name: [size, None] for name, (size, _) in files.items()},
     )
-    with pytest.warns(UserWarning, match=f"{newest} is left out: the machine that made it"):
+    with pytest.warns(UserWarning, match=f"{newest} is left out: another machine made it"):
         found = Result.from_path(run).best_checkpoints
     assert [metrics["step"] for _, metrics in found] == [0, 1]
     assert resumed() == 1
@@ -158,7 +158,7 @@ def test_what_another_boot_has_not_secured_counts_if_it_has_checksums(
     rewrite(run / newest, boot="another")
     (run / newest / "of-0").write_text("x")
     found = Result.from_path(run).best_checkpoints
-    with pytest.raises(StorageError, match="of-0 is not as it was committed"):
+    with pytest.raises(StorageError, match="of-0 has changed since it was committed"):
         assert [Path(checkpoint.path) for checkpoint, _ in found]
 
 
@@ -191,7 +191,7 @@ def test_a_disk_that_does_not_take_a_checkpoint_fails_the_run(
         trainer.fit()
         return sorted(manifests(storage / str(goes_on) / "run"))
 
-    with pytest.raises(StorageError, match=r"checkpoint_000001/of-0 cannot be seen onto the disk"):
+    with pytest.raises(StorageError, match=r"checkpoint_000001/of-0 cannot be flushed to the disk"):
         run(goes_on=False)
     kept = ["checkpoint_000000", "checkpoint_000002"]  # the report that tells of it is made
     assert sorted(manifests(storage / "False" / "run")) == kept

@@ -339,7 +339,7 @@ def test_what_is_not_there_yet_is_refused_where_it_is_written(call: Any) -> None
     ],
 )
 def test_what_ray_gives_up_is_refused_as_ray_does(call: Any) -> None:
-    with pytest.raises(DeprecationWarning, match="Ray is giving it up as well: ") as caught:
+    with pytest.raises(DeprecationWarning, match="Ray has deprecated it: ") as caught:
         call()
     assert isinstance(caught.value, DrayError)
 

@@ -325,7 +325,7 @@ def test_the_local_checkpoint_is_deleted_once_it_is_committed(
         for above in (storage, storage / "run", storage / "link"):
             for delete in (False, True):
                 way: Any = {"delete_local_checkpoint_after_upload": delete}
-                with pytest.raises(ConfigError, match="since the run's directory"):
+                with pytest.raises(ConfigError, match="it contains the run's directory"):
                     dray.train.report({}, Checkpoint(above), **way)
         return there
 
@@ -340,7 +340,7 @@ def test_the_local_checkpoint_is_deleted_once_it_is_committed(
 def test_a_checkpoint_on_a_far_storage_does_not_hold_the_run(process_engine: None) -> None:
     def train() -> None:
         for above in ("memory://above", "memory://above/run"):
-            with pytest.raises(ConfigError, match="since the run's directory"):
+            with pytest.raises(ConfigError, match="it contains the run's directory"):
                 dray.train.report({}, Checkpoint(above))
 
     config = RunConfig(name="run", storage_path="memory://above")

@@ -289,7 +289,7 @@ def test_what_cannot_be_validated_is_refused(process_engine: None, storage: Path
         (lambda: ValidationConfig(fine, ray_remote_kwargs={"cpus": 1}), "cpus"),
         (lambda: ValidationConfig(fine, ray_remote_kwargs={"num_returns": 2}), "one dict"),
         (lambda: ValidationTaskConfig(timeout_s=0), "more than 0, not 0"),
-        (lambda: ValidationTaskConfig({"a": anything}), "what JSON can say"),
+        (lambda: ValidationTaskConfig({"a": anything}), "JSON-serializable"),
         (lambda: trainer(train, storage, anything), "must be a ValidationConfig"),
     ):
         with pytest.raises(ConfigError, match=match):

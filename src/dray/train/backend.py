@@ -139,7 +139,7 @@ class Backend:
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Called when the train function has returned on every rank, before workers stop.
 
-        The run has its result by then: what fails here is a warning.
+        The run has its result by then, so an error here is only a warning.
         """
 
 

@@ -133,8 +133,8 @@ def model_file(checkpoint: Checkpoint, filename: str) -> Iterator[str]:
         path = os.path.join(directory, filename)
         if not os.path.exists(path):
             raise StorageError(
-                f"{checkpoint.path} has no {filename}; name the file that the callback has "
-                "written: get_model(checkpoint, filename=...)"
+                f"{checkpoint.path} has no {filename}; pass the name of the file that the "
+                "callback wrote: get_model(checkpoint, filename=...)"
             )
         yield path
 

@@ -126,7 +126,7 @@ class UserCallback(RayTrainCallback):
         """
 
     def after_run(self, run_context: RunContext) -> None:
-        """Called once, when the run is over, whatever its end."""
+        """Called once, when the run is over, however it ended."""
 
 
 attach_getattr(__name__)

@@ -106,9 +106,9 @@ class Checkpoint:
             damaged = self._unread.first_damaged_file()
             if damaged is not None:
                 raise StorageError(
-                    f"the checkpoint {self._path} is damaged: {damaged} is not as it was "
-                    "committed. Take another one of Result.best_checkpoints; fit() under the name "
-                    "of this run resumes from the newest sound one"
+                    f"the checkpoint {self._path} is damaged: {damaged} has changed since it was "
+                    "committed. Use another one of Result.best_checkpoints; fit() under the "
+                    "name of this run resumes from the newest sound one"
                 )
             self._unread = None
         return self._path
@@ -197,7 +197,7 @@ class Checkpoint:
             metadata = json.loads(text)
         except ValueError as error:
             raise StorageError(
-                f"{path} is damaged ({error}); the checkpoint's files are not concerned. "
+                f"{path} is damaged ({error}); the checkpoint's other files are not affected. "
                 "set_metadata() writes it anew"
             ) from error
         if not isinstance(metadata, dict):
@@ -246,7 +246,7 @@ class Checkpoint:
     def __fspath__(self) -> str:
         if isinstance(self._place, RemotePath):
             raise ConfigError(
-                f"the checkpoint {self._place} is no directory of this machine; read it with "
+                f"the checkpoint {self._place} is not a directory of this machine; read it with "
                 "`with checkpoint.as_directory() as path:`"
             )
         return self.path

@@ -47,7 +47,7 @@ class FailureConfig:
             fails; -1 is without limit. The first restart is at once, later ones back off, until the
             run has come further.
         fail_fast: Deprecated.
-        controller_failure_limit: -1 or 0: what fails on the driver's side ends the run.
+        controller_failure_limit: -1 or 0: an error on the driver's side ends the run.
         max_preemption_failures: Number of restarts because a node was lost, which does
             not count as a failure; -1 is without limit.
         relax_collectives_on_preemption: Whether `report()` and `get_preemption_info()` go on
@@ -105,7 +105,7 @@ class CheckpointConfig:
         checkpoint_at_end: Deprecated.
         flush: See a checkpoint's files onto the disk, beside the training, and keep the one before
             until that is done, so that a power cut cannot leave one whose files are lost. False
-            leaves that to the operating system: what is killed, dray and the workers, makes no
+            leaves that to the operating system: a killed driver or worker still makes no
             difference to a checkpoint.
         checksums: Keep a checksum of every file, and compare it before a restart resumes from a
             checkpoint, and when one that `Result` has read is first used. False compares sizes.
@@ -207,7 +207,7 @@ class RunConfig:
         worker_runtime_env: Runtime environment of workers, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
             engine; `pip`, `uv` and `py_modules`, which the Ray engine installs, and others look
-            for; what else Ray knows on the Ray engine.
+            for; on the Ray engine, also the other fields that Ray has.
         logging_config: Choice of the output.
         sync_config: Deprecated.
         verbose: Deprecated.
@@ -217,7 +217,7 @@ class RunConfig:
         shared_storage: Says that all nodes see `storage_path`, so that workers do not look
             whether they do: for file systems that show new files late.
         report_barrier: Has every `report()` wait until all ranks have made it, with a checkpoint or
-            without, as Ray Train does: what rank 0 wrote before it is then there for all.
+            without, as Ray Train does: files that rank 0 wrote before it are then there for all.
         on_mismatch: Reaction if a run of this name had another train function, config, scaling,
             backend or version: "warn" says what has changed and goes on, "error" refuses,
             "ignore" goes on.

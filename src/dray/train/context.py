@@ -126,12 +126,12 @@ def get_all_reported_checkpoints(
     """Return the checkpoints of the run so far, those of earlier starts included, oldest first.
 
     Wait until every report that this rank has made is done: made by all ranks, and committed if
-    any of them brought a checkpoint. What `CheckpointConfig` has not kept is not among them.
+    any of them brought a checkpoint. Checkpoints that `CheckpointConfig` has not kept are left out.
 
     Args:
         consistency_mode: Condition to wait for; VALIDATED also waits for every validation that has
             been asked for, which needs resources beside the workers.
-        timeout_s: Seconds to wait before what there is is returned; None is without
+        timeout_s: Seconds to wait before it returns the checkpoints that are there; None is without
             limit.
 
     Raises:
@@ -209,8 +209,9 @@ def report(
     every rank has made it, and its checkpoint, if one rank brought any, is committed.
 
     A report that fails on one rank counts on all of them. If that rank was to bring files, there is
-    no checkpoint, and every rank that waits for one hears why. Whoever catches the error goes on
-    with the next report. A report that every rank has made is kept, whatever fails afterwards. Its
+    no checkpoint, and every rank that waits for one gets the error. A rank that catches the
+    error goes on with the next report. A report that every rank has made is kept, even if something
+    fails afterwards. Its
     checkpoint is safe from kills when this returns, and from a power cut soon after: its files are
     flushed beside the train function, and the rank's next report of a checkpoint waits for that.
 
@@ -226,20 +227,21 @@ def report(
             `get_context().get_storage().build_checkpoint_path_from_name(name)`: then they are
             read once, for their checksums. ASYNC copies the files in a thread, one report after
             another, and returns at once: leave the directory as it is until then, so do not put it
-            into a `with tempfile.TemporaryDirectory()`. What fails there is raised by the rank's
-            next report, or as its function ends, which waits for all of them. If a rank fails
-            before all have made the report, its files are lost with it.
+            into a `with tempfile.TemporaryDirectory()`. The rank's next report raises an error of
+            the thread, or the end of its function does, which waits for all reports. If a rank
+            fails before all have made the report, its files are lost with it.
         delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
-            copied and committed. Default: with ASYNC. What lies in the run's directory already,
-            or on a storage far away, stays.
+            copied and committed. Default: with ASYNC. A directory that lies in the run's directory
+            already, or on a remote storage, stays.
         checkpoint_upload_fn: Brings this rank's files into the run's directory in place of dray:
             called with the checkpoint and the name of its directory there, it returns the
             checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
         validation: Whether the checkpoint is validated, by a task beside the training, as the
-            trainer's `ValidationConfig` says; a `ValidationTaskConfig` adds arguments. What it
-            returns joins the checkpoint's metrics, and counts for `CheckpointConfig`; until then
-            the checkpoint is not deleted. `fit()` waits for it, and runs it again after a crash. If
-            it fails, the checkpoint stays as it is. If ranks differ, the lowest one counts.
+            trainer's `ValidationConfig` says; a `ValidationTaskConfig` adds arguments. The
+            metrics that the task returns join the checkpoint's, and count for `CheckpointConfig`;
+            until then the checkpoint is not deleted. `fit()` waits for it, and runs it again after
+            a crash. If it fails, the checkpoint stays as it is. If ranks differ, the lowest one
+            counts.
 
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
@@ -378,7 +380,7 @@ def _upload_beside(
         if made.directory != directory:
             raise ConfigError(
                 f"{_MADE} is called {made.directory}, but the report says {directory}; write it to "
-                "the name that checkpoint_upload_fn is given"
+                "the name that checkpoint_upload_fn gets"
             )
         there = replace(share, staging=path_within(made.source.place), files=made.files)
         return session.bring(made.source, there)
@@ -408,13 +410,13 @@ def _check_apart(checkpoint: Checkpoint, session: TrainSession) -> None:
         inside = run.resolve().is_relative_to(place.resolve())
     if inside:
         raise ConfigError(
-            f"{place} cannot be a checkpoint of this run, since the run's directory {run} lies in "
-            "it: report a directory of its own"
+            f"{place} cannot be a checkpoint of this run, because it contains the run's "
+            f"directory {run}: report a directory that holds only the checkpoint"
         )
 
 
 def _may_be_deleted(checkpoint: Checkpoint, session: TrainSession) -> bool:
-    """Return whether a checkpoint is a rank's own: what the run has stays."""
+    """Return whether a checkpoint is a rank's own, and not in the run's directory."""
     place, run = checkpoint.place, session.assignment.run.place
     if isinstance(place, RemotePath):
         return False

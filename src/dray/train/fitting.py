@@ -85,8 +85,8 @@ class Fitting:
             end_script(self.plan(), Path(settings.plan_path))
         if settings.launched_processes > 1:
             raise ConfigError(
-                f"torchrun has started this script in {settings.launched_processes} processes, and "
-                "each would train on its own: start it with python, and say "
+                f"torchrun has started this script in {settings.launched_processes} processes, "
+                "and each would train on its own: start it with python, and set "
                 f"ScalingConfig(num_workers={settings.launched_processes})"
             )
         storage = self.config.storage
@@ -194,13 +194,14 @@ class Fitting:
         otherwise = f"give RunConfig another name, or delete {directory.path}"
         if changed and choice == "error":
             raise ConfigError(
-                f"the run {directory.name!r} was another one: {changed}. To train anew, "
-                f"{otherwise}; to go on with it all the same, leave out on_mismatch='error'"
+                f"the run {directory.name!r} was started with other code or settings: {changed}. "
+                f"To train anew, {otherwise}; to continue it all the same, leave out "
+                "on_mismatch='error'"
             )
         if changed and choice == "warn":
             progress.warn(
-                f"goes on with a run that was another one: {changed}. If that is not meant, "
-                f"{otherwise}"
+                f"continues a run that was started with other code or settings: {changed}. If "
+                f"you do not want that, {otherwise}"
             )
         directory.write_run(description.with_history(described, before))
         if changed:
@@ -214,8 +215,8 @@ class Fitting:
             return Result.read(directory, self.config.checkpoint_config)
         except StorageError as error:
             directory.warn_once(
-                f"{error}. What the run has reported cannot be read: its Result has no metrics and "
-                "no checkpoint"
+                f"{error}. The run's reports cannot be read, so its Result has no metrics and no "
+                "checkpoint"
             )
             return Result(None, None, None, path_within(directory.path))
 
@@ -224,9 +225,11 @@ class Fitting:
             raise outcome.error
         if outcome.state is State.ABORTED:
             name = Path(result.path).name
-            advice = f"run again with RunConfig(name={name!r}) to go on from its newest checkpoint"
+            advice = (
+                f"run again with RunConfig(name={name!r}) to continue from its newest checkpoint"
+            )
             if outcome.checkpoint is None:
-                advice = "it has no checkpoint to go on from"
+                advice = "it has no checkpoint to continue from"
             raise KeyboardInterrupt(f"the run was stopped; {advice}")
         result.return_value = outcome.return_value
         return result

@@ -188,8 +188,8 @@ class Result:
         if not finite:
             names = sorted({name for _, metrics in self.best_checkpoints for name in metrics})
             raise NoSuchCheckpointError(
-                f"Invalid metric name {metric!r}: no checkpoint of {self.path} came with such a "
-                f"number; there are {', '.join(names) or 'no checkpoints with metrics'}"
+                f"Invalid metric name {metric!r}: no checkpoint of {self.path} was reported with "
+                f"such a number; there are {', '.join(names) or 'no checkpoints with metrics'}"
             )
         best = max if mode == "max" else min
         return best(finite, key=lambda pair: pair[0])[1]
@@ -216,7 +216,7 @@ def _found(committed: Sequence[Committed], record: Mapping[str, object]) -> dict
 
 
 def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:
-    """Return a rank's reports as the run stands: what a restart went back over is left out.
+    """Return a rank's reports as the run stands, without reports that a restart went back over.
 
     Raises:
         StorageError: They cannot be read.

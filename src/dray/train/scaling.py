@@ -36,8 +36,8 @@ class ScalingConfig:
     """The number of a run's workers, and the resources of each.
 
     Args:
-        trainer_resources: Deprecated: what is reserved for the controller. By default nothing, and
-            it needs nothing.
+        trainer_resources: Deprecated: resources to reserve for the controller. By default nothing,
+            and it needs nothing.
         num_workers: Worker processes, at most 100,000; 0 runs the function in this process, for
             debugging. A tuple (least, most) starts with as many as fit.
         use_gpu: Whether each worker gets a GPU.
@@ -52,9 +52,9 @@ class ScalingConfig:
         use_tpu: Whether each worker gets the TPU chips of a host.
         topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
             and `num_workers` is a multiple of the number of hosts; slices are reserved whole.
-        elastic_resize_monitor_interval_s: With a tuple of `num_workers`, how often in seconds to
-            look whether more workers fit. If they do when a checkpoint is committed, the run goes
-            on from it with them.
+        elastic_resize_monitor_interval_s: With a tuple of `num_workers`, the seconds between
+            two looks whether more workers fit. If they do when a checkpoint is committed, the run
+            goes on from it with them.
         pin_workers: Whether each worker runs on cores of its own, of one NUMA node where possible.
             For machines with several NUMA nodes; Linux only.
 
@@ -196,7 +196,7 @@ class ScalingConfig:
 
         if given and not to_fixed(given) and not (self.use_gpu or self.use_tpu):
             raise ConfigError(
-                f"resources_per_worker={dict(given)!r} asks for nothing at all, and a worker must "
+                f"resources_per_worker={dict(given)!r} asks for nothing at all, but a worker must "
                 'hold something; ask for a little, such as {"CPU": 0.01}, or leave it out for one '
                 "CPU"
             )
@@ -216,14 +216,14 @@ class ScalingConfig:
         kind = self.accelerator_type or ""
         if not self.use_tpu:
             if self.topology is not None:
-                raise ConfigError(f"topology={self.topology!r} is of TPU slices: set use_tpu=True")
+                raise ConfigError(f"topology={self.topology!r} is for TPU slices: set use_tpu=True")
             if kind.startswith("TPU-"):
                 raise ConfigError(f"accelerator_type={kind!r} needs use_tpu=True")
             return
         if kind and not kind.startswith("TPU-"):
             raise ConfigError(
-                f"accelerator_type={kind!r} is no TPU; with use_tpu=True it is one such as "
-                "'TPU-V6E'"
+                f"accelerator_type={kind!r} is not a TPU; with use_tpu=True it must be one such "
+                "as 'TPU-V6E'"
             )
         wanted = self.tpu_slice
         if wanted is not None:
@@ -314,7 +314,7 @@ class ScalingConfig:
 
     @property
     def step(self) -> int:
-        """Of what the number of workers is a multiple: the hosts of a slice."""
+        """The number of which the number of workers is a multiple: the hosts of a slice."""
         return self.tpu_slice.hosts if self.tpu_slice is not None else 1
 
     @property

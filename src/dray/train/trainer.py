@@ -134,10 +134,10 @@ class DataParallelTrainer:
         Ctrl-C once ends the run at the next report of every rank, or after `DRAY_STOP_GRACE_S`
         (default 10 s) without a report; a run of the same name goes on from its newest checkpoint.
         Ctrl-C twice ends it at once. SIGTERM does what Ctrl-C does once, and then ends the program,
-        unless the program has said what SIGTERM is to do.
+        unless the program has a handler of its own for SIGTERM.
 
         Returns:
-            What the run has come to.
+            The run's metrics, checkpoints and rank 0's return value.
 
         Raises:
             WorkerGroupError: A worker failed, more often than `FailureConfig` allows. It is also

@@ -1,4 +1,4 @@
-"""Validation of checkpoints beside the training: what runs, with which arguments, for how long."""
+"""Validation of checkpoints beside the training: function, arguments and time limit."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ class ValidationTaskConfig:
             plain: dict[str, Any] = json.loads(json.dumps(self.fn_kwargs))
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
-                f"fn_kwargs must be what JSON can say, since it is kept with the checkpoint: "
-                f"{error}; put all else into the function itself, with functools.partial say"
+                "fn_kwargs must be JSON-serializable, because it is stored with the checkpoint: "
+                f"{error}; put other values into the function itself, for example with "
+                "functools.partial"
             ) from error
         return {"fn_kwargs": plain, "timeout_s": self.timeout_s}
 
@@ -87,8 +88,8 @@ class ValidationConfig:
     Args:
         fn: The function.
         task_config: The arguments and the time limit, unless a report says its own.
-        ray_remote_kwargs: Options of the task, as `dray.remote` takes them: what it needs (one CPU,
-            unless it says something else), and how often it is tried.
+        ray_remote_kwargs: Options of the task, as `dray.remote` takes them: its resources (one CPU,
+            unless they say otherwise), and how often it is tried.
 
     Raises:
         ConfigError: An argument is malformed.

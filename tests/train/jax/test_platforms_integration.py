@@ -149,7 +149,7 @@ def test_a_shared_gpu_and_jax(session: Any, storage: Path, kind: str) -> None:
 
     for refused in (trainer(0.5), trainer(0.5, JAX_PLATFORMS="gpu")):
         for begin in (refused.plan, refused.fit):
-            with pytest.raises(ConfigError, match="share a GPU, and JAX connects them by NCCL"):
+            with pytest.raises(ConfigError, match="share a GPU, but JAX connects them with NCCL"):
                 begin()
     assert trainer(0.6).plan().backend in ("JAX on cuda,cpu", "JAX on rocm,cpu")  # on one each
     for fine in (trainer(0.5, use_gpu=False), trainer(0.5, JAX_PLATFORMS="cpu")):

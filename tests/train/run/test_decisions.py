@@ -190,7 +190,7 @@ def test_a_rank_that_is_left_out_holds_nothing_up() -> None:
     assert list(book.complete()) == []
     book.staged(0, Staged(0, {}))
     assert [e.trouble for e in book.complete()] == [
-        "rank 1: its node went before it had copied its files"
+        "rank 1: its node was taken away before it had copied its files"
     ]
 
 

@@ -117,7 +117,7 @@ def test_ctrl_c_ends_a_run_that_does_not_report(tmp_path: Path) -> None:
         status, output = program.end()
     assert status == 0, output
     assert "no report came within 0.3 s; stopping at once" in output
-    assert "interrupted: the run was stopped; it has no checkpoint to go on from" in output
+    assert "interrupted: the run was stopped; it has no checkpoint to continue from" in output
     assert [state for state, _ in told(tmp_path / "runs")][-3:] == [
         "STOPPING",
         "ABORTING",
@@ -327,7 +327,7 @@ def test_events_that_cannot_be_recorded_do_not_fail_a_run(
             fit(train, storage, workers=1, callbacks=[Breaks()])
     else:
         assert fit(train, storage, workers=1, callbacks=[Breaks()]).return_value == 7
-    assert capfd.readouterr().err.count("not recorded any more") == 1
+    assert capfd.readouterr().err.count("stops recording the events") == 1
 
 
 # Who is waited for.
@@ -394,12 +394,14 @@ def test_another_config_of_the_function_is_told(
     config = {"lr": 0.1, "token": "secret", "model": {"layers": 2}, "data": object()}
     for function in (Loop(), Loop(), functools.partial(adds, 1), functools.partial(adds, 1)):
         fit(function, storage, config=config)
-    assert capfd.readouterr().err.count("goes on with") == 1  # the function is another, once
+    assert (
+        capfd.readouterr().err.count("was started with other code or settings") == 1
+    )  # the function is another, once
     config |= {"lr": 1, "token": "x", "model": {}}
     fit(functools.partial(adds, 1), storage, config=config)
     said = capfd.readouterr().err
-    assert "another one: train_loop_config.lr was 0.1, and is 1 now" in said
-    assert "train_loop_config.token is another text now" in said
+    assert "other code or settings: train_loop_config.lr was 0.1, and is 1 now" in said
+    assert "train_loop_config.token has another text now" in said
     assert "train_loop_config.model.layers was 2, and is None now" in said
     assert "secret" not in (storage / "run/run.json").read_text()
 
@@ -439,7 +441,7 @@ def test_a_name_of_another_training_is_told_and_kept(
 
     fit(train, storage)
     fit(train, storage)
-    assert "goes on with" not in capfd.readouterr().err
+    assert "was started with other code or settings" not in capfd.readouterr().err
     fit(other, storage, workers=1)
     said = capfd.readouterr().err
     assert "the train function was 'test_a_name" in said
@@ -450,8 +452,10 @@ def test_a_name_of_another_training_is_told_and_kept(
     assert written["scaling_config"]["num_workers"] == 1
     assert not any("history" in each for each in written["history"])
     fit(train, storage, workers=1, on_mismatch="ignore")
-    assert "goes on with" not in capfd.readouterr().err
-    with pytest.raises(ConfigError, match=r"'run' was another one: .*num_workers was 1, and is 2"):
+    assert "was started with other code or settings" not in capfd.readouterr().err
+    with pytest.raises(
+        ConfigError, match=r"'run' was started with other .*: .*num_workers was 1, and is 2"
+    ):
         fit(train, storage, on_mismatch="error")
     assert json.loads((storage / "run/run.json").read_text())["scaling_config"]["num_workers"] == 1
     fit(train, storage, workers=1, on_mismatch="error")

@@ -43,7 +43,7 @@ def test_urls_that_name_no_place(url: str, said: str, monkeypatch: pytest.Monkey
 def test_nobody_at_the_address(process_engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "1")
     config = RunConfig(name="nobody", storage_path="hdfs://127.0.0.1:1/runs")
-    said = r"^hdfs://127.0.0.1:1/runs/nobody cannot be .*Connection refused.* look whether the"
+    said = r"^hdfs://127.0.0.1:1/runs/nobody cannot be .*Connection refused.* check whether the"
     with pytest.raises(StorageError, match=said):
         DataParallelTrainer(print, run_config=config).fit()
 
@@ -85,7 +85,7 @@ def test_one_driver_at_a_time(hdfs: Server, monkeypatch: pytest.MonkeyPatch) -> 
     first = RunDirectory(place)
     first.storage.open()
     try:
-        with pytest.raises(StorageError, match=r"another fit\(\) is at the run hdfs://"):
+        with pytest.raises(StorageError, match=r"another fit\(\) uses the run hdfs://"):
             RunDirectory(place).storage.open()
         with (  # HDFS itself refuses, if both have looked before either has written
             mock.patch.object(RemotePath, "exists", return_value=False),

@@ -142,7 +142,7 @@ def test_one_driver_at_a_time(
     monkeypatch.setattr(lease, "_RENEWALS", 40)  # each 0.1 s
     monkeypatch.setenv("DRAY_LEASE_S", "4")
     first = opened(run)
-    with pytest.raises(StorageError, match=r"another fit\(\) is at the run .* process \d+ on "):
+    with pytest.raises(StorageError, match=r"another fit\(\) uses the run .* process \d+ on "):
         RunDirectory(run).storage.open()
     commit(first, 0, None, sources[0])
     # A driver elsewhere takes it over; this one hears so before it commits anything more.
@@ -165,7 +165,7 @@ def test_one_driver_at_a_time(
     (run / ".lease-000002").write_bytes(json.dumps(held).encode())
     second = opened(run)
     (told,) = said
-    assert re.search("tests/run is that of process 1 on mars: .* (59|60) s at most", told)
+    assert re.search("tests/run belongs to process 1 on mars: .* at most (59|60) s", told)
     assert [each.report for each in second.checkpoints()] == [0]
     assert storage.token() == second.storage.token() != "x"
     commit(second, 1, None, sources[1])

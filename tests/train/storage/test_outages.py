@@ -80,7 +80,7 @@ def test_what_a_storage_that_is_gone_has_is_not_denied(
 
     with (
         pytest.warns(match="cannot be written"),
-        pytest.raises(KeyboardInterrupt, match=r"name='run'\) to go on from its newest"),
+        pytest.raises(KeyboardInterrupt, match=r"name='run'\) to continue from its newest"),
     ):
         fit_on_memory(train)
     with pytest.raises(StorageError) as unread:

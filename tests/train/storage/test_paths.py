@@ -31,8 +31,8 @@ def test_paths_are_understood(given: str, meant: str) -> None:
     [
         ("NoSuch://bucket/x", "fsspec knows no nosuch://"),
         ("file://elsewhere/x", "names the host 'elsewhere'"),
-        ("file://", "is of this machine"),
-        ("file:runs", "leave out 'file:' if 'runs' is meant, or write './file:runs'"),
+        ("file://", "is for this machine"),
+        ("file:runs", "leave out 'file:' if you mean 'runs', or write './file:runs'"),
         ("~nosuchuser/x", "no home directory of ~nosuchuser"),
         ("a\0b", "must be the path of a directory"),
     ],

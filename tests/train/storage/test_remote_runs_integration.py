@@ -137,7 +137,9 @@ def test_a_damaged_checkpoint_is_left_out(server: Server, process_engine: None) 
     (place / "checkpoint_000002" / "large").write_bytes(b"?" * 10)
     checkpoint = Result.from_path(str(place), server.filesystem()).checkpoint
     assert checkpoint is not None
-    said = re.escape(f"{place}/checkpoint_000002 is damaged: large is not as it was committed")
+    said = re.escape(
+        f"{place}/checkpoint_000002 is damaged: large has changed since it was committed"
+    )
     with pytest.raises(StorageError, match=said), checkpoint.as_directory():
         pass
     with pytest.raises(StorageError, match=said):

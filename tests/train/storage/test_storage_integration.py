@@ -291,7 +291,7 @@ def test_where_no_run_can_be_is_said_before_it_begins(tmp_path: Path) -> None:
         )
         with pytest.raises(StorageError, match=f"{storage}/.* cannot be written") as caught:
             trainer.fit()
-        said = "it is a file, or a link to what is not there" in str(caught.value)
+        said = "it is a file, or a broken symbolic link" in str(caught.value)
         assert said == ("link" in storage.parts or name == "file")
 
 
@@ -313,9 +313,9 @@ def test_a_score_that_is_missing_is_told_and_ends_no_training(
     result = fit(train, storage, checkpoint_config=config)
     assert [metrics.get("score") for _, metrics in result.best_checkpoints] == [0.5, 1.0, 10**400]
     said = capsys.readouterr().err
-    assert "checkpoint_000001 came without a number called 'score'" in said
+    assert "checkpoint_000001 was reported without a number called 'score'" in said
     assert "its metrics: x" in said
-    assert all(f"checkpoint_00000{n} came without" in said for n in (2, 3))
+    assert all(f"checkpoint_00000{n} was reported without" in said for n in (2, 3))
 
 
 def test_pandas_is_asked_for_in_words_that_work(
@@ -355,8 +355,8 @@ def test_checkpoints_that_somebody_has_deleted_are_missed(
     assert "none is left" not in capfd.readouterr().err
     fit(function, storage)
     told = capfd.readouterr().err
-    assert "the run had checkpoints (checkpoint_000000 was its first), and none is left" in told
-    assert "it begins anew" in told
+    assert "the run had checkpoints (checkpoint_000000 was its first), but none is left" in told
+    assert "it starts from the beginning" in told
 
 
 def test_a_run_that_cannot_begin_gives_the_terminal_back(

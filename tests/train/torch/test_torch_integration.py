@@ -329,7 +329,7 @@ def test_variables_that_torch_reads_at_its_import(storage: Path) -> None:
     ("returns", "said"),
     [
         (True, "rank 1 had returned already; every rank must make the same collective calls"),
-        (False, "it waited for rank 1; the log may say where that was"),
+        (False, "it waited for rank 1; the log may show where"),
     ],
 )
 def test_a_collective_that_times_out_names_the_missing_rank(

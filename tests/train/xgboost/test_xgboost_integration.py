@@ -238,7 +238,7 @@ def test_wrong_arguments() -> None:
         older(print, label_column="y")
     with pytest.raises(ConfigError, match="'scaling_confg'; did you mean scaling_config"):
         older(print, scaling_confg=None)
-    with pytest.raises(DeprecationWarning, match=r"preprocessor.*transform the datasets before"):
+    with pytest.raises(DeprecationWarning, match=r"preprocessor.*transform the datasets first"):
         older(params={}, label_column="y", datasets={"train": []}, preprocessor=print)
     with pytest.raises(AttributeError, match=r"has no get_model.*RayTrainReportCallback.get_model"):
         older.get_model(Checkpoint("/tmp"))

@@ -100,8 +100,8 @@ def prepare_trainer(trainer: T) -> T:
     found = trainer.args.world_size
     if found != workers:
         raise ConfigError(
-            f"TrainingArguments find {found} processes, and the run has {workers} workers; make "
-            "them in the train function of a TorchTrainer"
+            f"TrainingArguments sees {found} processes, but the run has {workers} workers; "
+            "create it in the train function of a TorchTrainer"
         )
     _take_shards(trainer)
     return trainer

@@ -230,8 +230,8 @@ def _check_sharing(platforms: str, *, sharing: bool) -> None:
     """Raise ConfigError if two workers would use one GPU: JAX has only NCCL (or RCCL) for GPUs."""
     if sharing and not {*_GPU_PLATFORMS, "gpu"}.isdisjoint(platforms.split(",")):
         raise ConfigError(
-            "workers share a GPU, and JAX connects them by NCCL, which cannot connect two ranks on "
-            "one GPU; give each worker a whole GPU, or have JAX run on CPUs with "
+            "workers share a GPU, but JAX connects them with NCCL, which cannot connect two "
+            "ranks on one GPU; give each worker a whole GPU, or have JAX run on CPUs with "
             "JaxConfig(use_gpu=False) or JAX_PLATFORMS=cpu"
         )
 
@@ -416,7 +416,7 @@ def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
         else:
             return
     raise TimeoutError(
-        f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see that nodes may "
+        f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; check that nodes can "
         "connect to each other at any port, or raise JaxConfig(timeout_s=...)"
     )
 

@@ -150,8 +150,8 @@ def _absence(info: RendezvousInfo, missing: list[int]) -> str:
     ranks = join_names([str(rank) for rank in missing])
     return (
         f"{'ranks' if len(missing) > 1 else 'rank'} {ranks} did not come to "
-        f"{info.address}:{info.port} within {info.timeout_s:g} s; see the logs, "
-        "and that nodes may connect to each other at any port, or raise timeout_s"
+        f"{info.address}:{info.port} within {info.timeout_s:g} s; see the logs, and check that "
+        "nodes can connect to each other at any port, or raise timeout_s"
     )
 
 
@@ -165,13 +165,15 @@ def _join_as_other(info: RendezvousInfo, rank: int) -> None:
             answer = sock.recv(len(_GO_ON))
     except TimeoutError:
         raise TimeoutError(
-            f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see its log, "
-            "and that nodes may connect to each other at any port, or raise timeout_s"
+            f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see its log, and "
+            "check that nodes can connect to each other at any port, or raise timeout_s"
         ) from None
     except OSError as error:
         raise ConnectionError(
-            f"rank 0 cannot be reached at {address}:{port} ({error}); see that nodes may connect "
-            "to each other at any port"
+            f"rank 0 cannot be reached at {address}:{port} ({error}); check that nodes can "
+            "connect to each other at any port"
         ) from error
     if not answer:
-        raise ConnectionError(f"rank 0 has ended, which was to meet others at {address}:{port}")
+        raise ConnectionError(
+            f"rank 0, which should meet the others at {address}:{port}, has ended"
+        )

@@ -151,7 +151,7 @@ def prepare_trainer(trainer: T) -> T:
         )
     if not isinstance(trainer.strategy, _OfRun):
         raise ConfigError(
-            f"Trainer(strategy={type(trainer.strategy).__name__}) knows nothing of the run's "
+            f"Trainer(strategy={type(trainer.strategy).__name__}) does not know the run's "
             "workers; give it strategy=RayDDPStrategy() of dray.train.lightning, or "
             "RayFSDPStrategy() or RayDeepSpeedStrategy()"
         )
@@ -173,7 +173,7 @@ def _check_counts(trainer: Any, context: TrainContext) -> None:
     if counted not in (1, here, trainer.accelerator.auto_device_count()):
         raise ConfigError(
             f"Trainer(devices={counted}) contradicts the run: {there}; leave devices='auto', and "
-            "say ScalingConfig(num_workers=...)"
+            "set ScalingConfig(num_workers=...)"
         )
     if nodes > 1 and nodes * here != everywhere:
         raise ConfigError(

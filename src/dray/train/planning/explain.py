@@ -34,13 +34,13 @@ def _advice(found: Shortfall) -> str:
     flag = _FLAGS.get(absent, f"{absent!r} in resources_per_worker")
     words: dict[Change, str] = {
         "slices": "Ask for fewer slices (num_workers)",
-        "each": "Ask for less each (resources_per_worker)",
+        "each": "Ask for less per worker (resources_per_worker)",
         "else": "Ask for something else (resources_per_worker)",
-        "absent": f"Ask for no {absent} (leave out {flag} and all else about it)",
+        "absent": f"Ask for no {absent} (leave out {flag} and its other options)",
         "less": "Ask for less (num_workers, resources_per_worker)",
     }
     if found.proposed:
-        how = "Ask for fewer workers, or for less each" if found.several else "Ask for less"
+        how = "Ask for fewer workers, or for less per worker" if found.several else "Ask for less"
         return f"{how} (resources_per_worker={dict(found.proposed)})"
     return words.get(found.change, "")
 
@@ -107,7 +107,7 @@ def nearest_change(scaling: ScalingConfig, workers: int, fitting: int, free: Fre
     selectors, wanted = _selectors(scaling), scaling.tpu_slice
     there = [(node, left) for node, left in free if _allows(selectors, node)]
     if scaling.label_selector and not there:
-        return f"{would}; no node has the labels that are asked for."
+        return f"{would}; no node has the labels that you ask for."
     if wanted is not None:
         missing = workers // wanted.hosts - _free_slices(wanted, there)
         if missing > 0:

@@ -146,7 +146,7 @@ def end_script(plan: Plan, path: Path) -> NoReturn:
         json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
     here = session.current_runtime().execution_context()
     if here.task_id or here.actor_id:
-        raise DrayError("fit() does not train under `dray plan`, which has its plan now")
+        raise DrayError("fit() does not train under `dray plan`, which only needs its plan")
     sys.exit(0 if plan.fits else 1)
 
 
@@ -182,7 +182,7 @@ def make_plan(
     own = RuntimeEnv(engine.env_vars) | config.runtime_env
     variables = {**os.environ, **own.expanded(os.environ)}
     name, note = hooks.collectives(positions, options, variables)
-    chosen = f"{preview.chooser} chooses among the nodes that fit; this is one way"
+    chosen = f"{preview.chooser} chooses among the nodes that fit; this is one possible placement"
     return Plan(
         fits=True,
         possible=True,
@@ -304,7 +304,7 @@ def _refusal(
     else:
         asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
         taken = f": {'; '.join(preview.taken)}" if preview.taken else ""
-        reason = f"{amounts(from_fixed(asked))} asked; others use what is missing{taken}."
+        reason = f"{amounts(from_fixed(asked))} asked, but other work uses some of it{taken}."
     smaller = range(scaling.step, workers, scaling.step)
     fitting = largest_size(engine, scaling, _with_room(smaller, scaling, preview.free))
     return Plan(
@@ -332,10 +332,11 @@ def _without_trainer(
     plan = make_plan(engine, alone, config, backend)
     reason = plan.reason
     if plan.fits:
-        reason = "The workers would fit, but trainer_resources not beside them."
+        reason = "The workers would fit, but not together with trainer_resources."
     elif plan.possible and not possible:
         reason = (
-            "The workers would fit when others are done, but trainer_resources never beside them."
+            "The workers would fit when other work is done, but never together with "
+            "trainer_resources."
         )
     leave_out = (
         f"Leave out trainer_resources ({amounts(scaling.trainer_bundle)}): the controller needs "

@@ -69,18 +69,18 @@ class CheckpointStore:
                 return committed
             self._leave_out(committed, damaged)
         if found:
-            self.progress.warn("no sound checkpoint is left: the run begins anew")
+            self.progress.warn("no sound checkpoint is left: the run starts from the beginning")
         elif attempt and (first := self.directory.first_checkpoint()):
             self.progress.warn(
-                f"the run had checkpoints ({first} was its first), and none is left in "
-                f"{self.directory.path}: it begins anew"
+                f"the run had checkpoints ({first} was its first), but none is left in "
+                f"{self.directory.path}: it starts from the beginning"
             )
         return None
 
     def _flush_names(self, committed: Committed) -> None:
         """See names onto the disk that a driver may have been killed before it flushed."""
         if self.config.flush and isinstance(committed.path, Path):
-            with StorageError.instead(f"{committed.path} cannot be seen onto the disk"):
+            with StorageError.instead(f"{committed.path} cannot be flushed to the disk"):
                 sync_directory(committed.path)
                 sync_directory(committed.path.parent)
 
@@ -102,8 +102,8 @@ class CheckpointStore:
         self._kept.remove(committed)
         self.directory.take_damage(committed)
         self.progress.warn(
-            f"{committed.path.name} is damaged ({file} is not as it was committed) and left "
-            "as it is; going back to the one before"
+            f"{committed.path.name} is damaged ({file} has changed since it was committed) and "
+            "left as it is; going back to the one before"
         )
         self.directory.record("damaged checkpoint", checkpoint=committed.path.name, file=file)
 
@@ -147,7 +147,7 @@ class CheckpointStore:
                 try:
                     self.directory.describe_again(now)
                 except StorageError as error:
-                    self.directory.warn_once(f"{error}; who reads the run later does not see it")
+                    self.directory.warn_once(f"{error}; later readers of the run will not see it")
                 self._look_at_score(now)
                 self.delete_surplus()
                 return
@@ -265,7 +265,7 @@ class CheckpointStore:
             return
         names = ", ".join(committed.rank_zero_metrics()) or "none"
         self.directory.warn_once(
-            f"{committed.path.name} came without a number called {attribute!r} "
-            f"(checkpoint_score_attribute), so it ranks below those that have one; its metrics: "
+            f"{committed.path.name} was reported without a number called {attribute!r} "
+            "(checkpoint_score_attribute), so it ranks below those that have one; its metrics: "
             f"{names}"
         )

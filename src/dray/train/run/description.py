@@ -67,7 +67,7 @@ def read(directory: RunDirectory) -> dict[str, object] | None:
     except NoRunError:
         return None
     except StorageError as error:
-        directory.warn_once(f"{error}; what it said of earlier times is lost")
+        directory.warn_once(f"{error}; its record of earlier starts is lost")
         return None
 
 
@@ -115,7 +115,7 @@ def _changed(name: str, before: object, now: object) -> Iterator[str]:
         for key in dict.fromkeys((*before, *now)):
             yield from _changed(f"{name}.{key}", before.get(key), now.get(key))
     elif before != now and str(before).startswith(_SHA256) and str(now).startswith(_SHA256):
-        yield f"{name} is another text now"
+        yield f"{name} has another text now"
     elif before != now:
         yield f"{name} was {before!r}, and is {now!r} now"
 

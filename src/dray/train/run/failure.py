@@ -129,7 +129,7 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
     if not running:
         return []
     one_of = "one of the " if len(running) > 1 else ""
-    return [f"it waited for {one_of}{describe_ranks(running)}; the log may say where that was"]
+    return [f"it waited for {one_of}{describe_ranks(running)}; the log may show where"]
 
 
 def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
@@ -140,7 +140,7 @@ def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
         return []
     folder = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
     return [
-        f"this program has it in {spec.origin}, which that worker does not see: carry it to all "
+        f"this program has it in {spec.origin}, which that worker cannot see: send it to all "
         f"nodes with dray.init(runtime_env={{'working_dir': '{folder}'}}), or install it there"
     ]
 
@@ -221,8 +221,7 @@ def to_error(
     if checkpoint is not None:
         again = f"RunConfig(name={run_path.name!r}) resumes from {checkpoint.name}"
     lines.append(
-        f"the run is in {run_path}; {again}; FailureConfig(max_failures=...) restarts without "
-        "being asked"
+        f"the run is in {run_path}; {again}; FailureConfig(max_failures=...) restarts automatically"
     )
     error = WorkerGroupError(
         "\n".join(lines), failures, log_path=None if log_path is None else str(log_path)

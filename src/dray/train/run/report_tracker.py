@@ -240,7 +240,7 @@ class ReportTracker:
                 entry.files.pop(rank, None)
             elif rank in entry.staging:
                 entry.staging.discard(rank)
-                entry.take_trouble(rank, "its node went before it had copied its files")
+                entry.take_trouble(rank, "its node was taken away before it had copied its files")
 
     def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports that every rank has made now, if they have files to stage, divided."""

@@ -74,7 +74,7 @@ class Validations:
         if left and self.config is None:
             self._directory.warn_once(
                 f"{_names(left)} had been reported with validation=..., and the trainer has no "
-                "validation_config now: nothing is validated"
+                "validation_config now: dray does not validate them"
             )
         self.look()
 
@@ -115,9 +115,9 @@ class Validations:
         """Tell the user that one takes long, and again when it is twice as old."""
         assert self._current is not None
         self._progress.warn(
-            f"the validation of {self._current.path.name} has not ended for {self._slow_s:g} s; if "
-            "there is no room for it beside the workers, it starts when they have ended, and who "
-            "waits for it in get_all_reported_checkpoints() waits in vain"
+            f"the validation of {self._current.path.name} has been running or waiting for "
+            f"{self._slow_s:g} s; if there is no room for it beside the workers, it starts only "
+            "after they have ended, so do not wait for it in get_all_reported_checkpoints()"
         )
         self._slow.set(self._slow_s, Signal.LOOK_AT_VALIDATION)
         self._slow_s *= 2

@@ -35,7 +35,7 @@ _OTHER_KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-    stat.S_IFLNK: "a symbolic link to nothing",
+    stat.S_IFLNK: "a broken symbolic link",
 }
 
 T = TypeVar("T")
@@ -66,8 +66,8 @@ def _walk(top: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[
     identity = (here.st_dev, here.st_ino)
     if identity in above:
         raise StorageError(
-            f"the checkpoint {top} cannot be kept: {below} is a link to a directory that it lies "
-            "in; remove it"
+            f"the checkpoint {top} cannot be kept: {below} is a link to a directory that "
+            "contains it; remove it"
         )
     with os.scandir(os.path.join(top, below)) as entries:
         for entry in entries:
@@ -152,13 +152,13 @@ def secure(directory: Path, files: Mapping[str, Fingerprint], care: Care) -> dic
     """
 
     def see(name: str) -> Fingerprint:
-        with StorageError.instead(f"{directory / name} cannot be seen onto the disk"):
+        with StorageError.instead(f"{directory / name} cannot be flushed to the disk"):
             found = _secure_file(directory / name, files[name], care)
         return found if found[0] == files[name][0] else files[name]
 
     found = in_threads(see, list(files))
     if care.flush and files:
-        with StorageError.instead(f"{directory} cannot be seen onto the disk"):
+        with StorageError.instead(f"{directory} cannot be flushed to the disk"):
             in_threads(sync_directory, _folders(directory, files))
     return dict(zip(files, found, strict=True))
 

@@ -125,13 +125,14 @@ def _refuse_secrets(url: str, rest: str, what: str) -> None:
     authority = rest.partition("/")[0]
     if ":" in authority.rpartition("@")[0] or "?" in rest:
         raise ConfigError(
-            f"{what}={shown_url(url)!r} came with credentials or options in the URL, which would "
-            "be written wherever the URL is; give them by storage_filesystem=, or the environment"
+            f"{what}={shown_url(url)!r} has credentials or options in the URL, and dray would "
+            "write them wherever it writes the URL; pass them with storage_filesystem=, or in "
+            "the environment"
         )
     if "@" in authority and url.lower().startswith(_HADOOP):
         raise ConfigError(
-            f"{what}={url!r} names a user, whom HDFS does not take from a URL; set "
-            "HADOOP_USER_NAME, or get a ticket of Kerberos"
+            f"{what}={url!r} names a user, but HDFS does not take one from a URL; set "
+            "HADOOP_USER_NAME, or get a Kerberos ticket"
         )
     if "::" in url:
         raise ConfigError(f"{what}={url!r} is a chain of file systems; give one of them")

@@ -74,8 +74,8 @@ class LocalStorage(Storage[Path]):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StorageError(
-                    f"another fit() is at the run {self.path} now, here or elsewhere; give this "
-                    "one another RunConfig(name=...), or wait for that one to end"
+                    f"another fit() uses the run {self.path} now, here or on another machine; "
+                    "give this one another RunConfig(name=...), or wait for that one to end"
                 ) from error
             except OSError as error:
                 if error.errno not in _NO_LOCKS:

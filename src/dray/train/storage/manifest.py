@@ -222,9 +222,9 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
         committed.rank_zero_metrics()
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise StorageError(
-            f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}), so nothing tells "
-            "whether the checkpoint's files are sound; look at them yourself, or delete the "
-            "directory"
+            f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}), so dray cannot "
+            "check whether the checkpoint's files are sound; look at them yourself, or delete "
+            "the directory"
         ) from error
     return committed
 
@@ -239,7 +239,7 @@ def _ranks(described: Any) -> int:
 def _files(described: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
     odd = next((name for name in described if not is_file_name(name)), None)
     if odd is not None:
-        raise ValueError(f"{odd!r} can be no file in a directory")
+        raise ValueError(f"{odd!r} cannot be the name of a file in a directory")
     return {name: (size, digest) for name, (size, digest) in described.items()}
 
 

@@ -105,7 +105,7 @@ def decode(record: Mapping[str, Any]) -> dict[str, Any]:
     except (AttributeError, KeyError, OverflowError, TypeError) as error:
         raise ValueError(f"metrics: {type(error).__name__}: {error}") from error
     if not isinstance(decoded, dict):
-        raise ValueError("metrics are no JSON object")
+        raise ValueError("metrics are not a JSON object")
     return decoded
 
 
@@ -161,8 +161,8 @@ def _digits(value: int, path: str) -> str:
         return str(value)
     except ValueError:
         raise ConfigError(
-            f"the metric {_dotted(path)} is, or has as a key, an integer of too many digits to be "
-            "written and read; report its logarithm, or a string"
+            f"the metric {_dotted(path)} is, or has as a key, an integer with too many digits to "
+            "be written and read; report its logarithm, or a string"
         ) from None
 
 
@@ -245,5 +245,5 @@ def _decode(value: Any, path: str, types: Mapping[str, str]) -> Any:
         return plain
     dtype = numpy.dtype(numpy.sctypeDict[name])
     if dtype.kind not in _NUMBERS:
-        raise ValueError(f"{name} is no type of a number")
+        raise ValueError(f"{name} is not a type of numbers")
     return dtype.type(plain)

@@ -41,7 +41,8 @@ def _without_scheme(given: str, what: str) -> str:
         if not rest.startswith("/"):
             raise ConfigError(
                 f"{what}={given!r}: a file:// URL has a whole path, as file:///path has; leave "
-                f"out 'file:' if {rest!r} is meant, or write './{given}' for that very name"
+                f"out 'file:' if you mean {rest!r}, or write './{given}' for a directory of that "
+                "name"
             )
         host, path = "", rest
         if rest.startswith("//"):
@@ -49,13 +50,13 @@ def _without_scheme(given: str, what: str) -> str:
             path = slash + path
         if host.lower() not in ("", "localhost") or not path:
             raise ConfigError(
-                f"{what}={given!r} names the host {host!r}; a file:// URL is of this machine: "
-                "file:///path"
+                f"{what}={given!r} names the host {host!r}, but a file:// URL is for this "
+                "machine: file:///path"
             )
         return urllib.parse.unquote(path)
     if rest.startswith("//"):
         raise ConfigError(
-            f"{what}={given!r}: {scheme}:// is not of this machine; give a local or "
+            f"{what}={given!r}: {scheme}:// is not on this machine; give a local or "
             "network-mounted directory"
         )
     return given
@@ -92,9 +93,9 @@ def check_not_planted(path: Path) -> None:
         if shared and own.st_uid not in (os.geteuid(), parent.st_uid):
             raise StorageError(
                 f"the run directory {each} belongs to another user ({user_name(own.st_uid)}), "
-                "who may have put anything into it, as all may make directories beside it; give "
-                "the run another RunConfig(name=...) or storage_path, or have the directory given "
-                "to you"
+                "who may have put anything into it, because all users may create directories "
+                "there; give the run another RunConfig(name=...) or storage_path, or have the "
+                "directory given to you"
             )
 
 

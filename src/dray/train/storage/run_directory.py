@@ -127,7 +127,7 @@ class RunDirectory:
             with contextlib.closing(self.storage.lines(EVENTS, None)) as file:
                 file.append({"time": round(time.time(), 6), "event": event, **details})
         except StorageError as error:
-            self.warn_once(f"what happens to the run is not recorded any more: {error}")
+            self.warn_once(f"dray stops recording the events of the run: {error}")
 
     # Reading.
 
@@ -157,7 +157,7 @@ class RunDirectory:
         """Return the error for a run.json that does not say what it should."""
         return StorageError(
             f"{self.path / RUN} is damaged ({why}); fit() under the name {self.name!r} writes it "
-            "anew, and the checkpoints and metrics beside it are not concerned"
+            "anew, and the checkpoints and metrics beside it are not affected"
         )
 
     def events(self) -> list[dict[str, Any]]:
@@ -188,17 +188,17 @@ class RunDirectory:
                 self.warn_once(f"{committed}. {name} is left out")
             elif committed is not None and committed.is_unknown:
                 self.warn_once(
-                    f"{self.path / name} is left out: the machine that made it had not told yet "
-                    "that it is on the disk, and is another one than this, or was started anew, so "
-                    "nothing tells whether its files are whole; nothing deletes it"
+                    f"{self.path / name} is left out: another machine made it, or this one "
+                    "before it was rebooted, without confirming that it is on the disk, so dray "
+                    "cannot tell whether its files are complete; dray does not delete it"
                 )
             elif committed is not None:
                 found.append(committed)
             elif _NUMBERED.match(name) and self.storage.is_abandoned(name):
                 self.warn_once(
-                    f"{self.path / name} has no manifest (.dray.json), so it is no checkpoint of "
-                    "this run: the rest of one that was being deleted, or yours; nothing uses it, "
-                    "and nothing deletes it"
+                    f"{self.path / name} has no manifest (.dray.json), so it is not a checkpoint "
+                    "of this run, but the rest of one that was being deleted, or yours; dray "
+                    "neither uses nor deletes it"
                 )
         return sorted(found, key=lambda c: (c.report, c.time))
 
@@ -212,8 +212,8 @@ class RunDirectory:
                 sound.append(committed)
             elif (committed.path / MANIFEST).exists():  # else it was deleted meanwhile
                 self.warn_once(
-                    f"{committed.path.name} is damaged ({name} is not as it was committed) and "
-                    "left out"
+                    f"{committed.path.name} is damaged ({name} has changed since it was "
+                    "committed) and left out"
                 )
         return sound
 

@@ -47,8 +47,8 @@ class TensorflowBackend(Backend):
         worker_group.collectives = self._channels[0]
         if len(addresses) > 1 and all(address.startswith("127.") for address in addresses):
             worker_group.warn(
-                "TensorFlow's workers listen on every address of this machine, and do what anybody "
-                "who connects tells them: see that nobody else can"
+                "TensorFlow's workers listen on every address of this machine, and obey anybody "
+                "who connects: make sure that nobody else can"
             )
 
 

@@ -106,5 +106,5 @@ def unusable(assignment: Assignment) -> str:
         return f"torch {torch.__version__} cannot use {device.type} devices here"
     count = 1 if device.index is None else torch.get_device_module(device).device_count()
     if (device.index or 0) >= count:
-        return f"torch sees {count} {device.type} devices, and {device} is none of them"
+        return f"torch sees {count} {device.type} devices, and {device} is not among them"
     return ""

@@ -93,8 +93,8 @@ def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tu
     if sharing and unshared is not None:
         raise ConfigError(
             f"TorchConfig(backend={asked!r}): {unshared.upper()} cannot connect two ranks that "
-            "share a device, and workers have less than one each; leave the backend to dray, or "
-            "set 'gloo', or give each worker a whole one"
+            "share a device, and each worker has less than one; leave the backend to dray, or "
+            "set 'gloo', or give each worker a whole device"
         )
     usual = "gloo" if family is None else family.backend
     shared = sharing and usual in _ONE_RANK_A_DEVICE
@@ -121,7 +121,7 @@ def _beyond_gloo(family: Family | None) -> str:
     """Return why gloo cannot send tensors of a family's devices; "" if it can."""
     if family is None or family.torch_device in _OF_GLOO:
         return ""
-    return f"gloo carries no {family.torch_device} tensors between {family.title}s"
+    return f"gloo cannot carry {family.torch_device} tensors between {family.title}s"
 
 
 def _check_slices(positions: Sequence[RankAssignment]) -> None:
@@ -129,8 +129,8 @@ def _check_slices(positions: Sequence[RankAssignment]) -> None:
         slices = [i for ids in position.place.devices.values() for i in ids if is_slice(i)]
         if len(slices) > 1:
             raise ConfigError(
-                f"rank {position.rank} has the MIG slices {', '.join(slices)}, of which a process "
-                "sees one only; ask for one for each worker, and for more workers"
+                f"rank {position.rank} has the MIG slices {', '.join(slices)}, but a process can "
+                "see only one; ask for one per worker, and for more workers"
             )
 
 

@@ -64,7 +64,8 @@ class Ended(NamedTuple):
         except Exception as error:  # unpickling runs the user's code
             raise SerializationError(
                 f"{_RETURNED} cannot be sent to another process: it does not load in the driver "
-                f"({describe(error)}). Return what it is made from, or save it in a checkpoint."
+                f"({describe(error)}). Return the values that it is made from, or save it in a "
+                "checkpoint."
             ) from error
 
 
@@ -179,17 +180,17 @@ def _check_storage(assignment: run_messages.Assignment) -> None:
         if run.token is not None and RunDirectory(run.place).storage.token() != run.token:
             raise ConfigError(
                 f"the node {assignment.address}, where rank {assignment.rank} runs, does not see "
-                f"what the driver has written to {run.place}. Give RunConfig(storage_path=...) a "
-                "storage that all workers reach (memory:// is that of one process alone, for "
-                "ScalingConfig(num_workers=0)); if it shows new files late, say so with "
-                "RunConfig(shared_storage=True)"
+                f"the files that the driver has written to {run.place}. Give "
+                "RunConfig(storage_path=...) a storage that all workers reach (memory:// exists "
+                "in one process only, for ScalingConfig(num_workers=0)); if it shows new files "
+                "late, say so with RunConfig(shared_storage=True)"
             )
     elif run.token is None:
         with StorageError.instead(f"the run directory {run.path} cannot be written"):
             Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
     elif RunDirectory(run.place).storage.token() != run.token:
         raise ConfigError(
-            f"the run directory {run.path} is on the driver's machine alone: the node "
+            f"the run directory {run.path} is only on the driver's machine: the node "
             f"{assignment.address}, where rank {assignment.rank} runs, does not see it. Set "
             "RunConfig(storage_path=...) to a directory that all nodes share (NFS or another "
             "network file system, at the same path); if this one is shared but shows new files "

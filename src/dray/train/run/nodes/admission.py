@@ -156,7 +156,8 @@ class Admission:
                 return None
         plan = make_plan(self.engine, self.scaling, self.config, self.backend)
         why = plan.why or (
-            "what it asks for is free, but not given yet; who asked before it is served first."
+            "the resources it asks for are free, but not granted yet; earlier requests are "
+            "served first."
         )
         if not coming and waited_s >= max(self.limit_s, _GRANT_S if plan.fits else 0.0):
             lacking = self.engine.lacking(self.scaling.request(self.size))

@@ -51,7 +51,7 @@ class Growth:
             self.wanted = further and size + further
         found = admission.size > size or self.wanted > 0
         if found:
-            admission.progress.warn("there is room for more workers: starting again with them")
+            admission.progress.warn("there is room for more workers: restarting with them")
         return found
 
     def _fit_beside(self) -> int:

@@ -112,7 +112,7 @@ class Preemptions:
         nodes = [(rank, node_id) for node_id, ranks in self._ranks.items() for rank in ranks]
         return {
             rank: NodeDiedError(
-                None, details=f"the run leaves its node {node_id}, which was to be gone by now"
+                None, details=f"the run leaves its node {node_id}, whose announced time is over"
             )
             for rank, node_id in nodes
             if rank in running

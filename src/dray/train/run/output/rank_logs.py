@@ -68,8 +68,8 @@ class Logs:
         except OSError as error:
             path = self.directory.log_path(self._attempt, rank)
             self.directory.warn_once(
-                f"the log {path} cannot be written ({error}); what ranks write is lost, but for "
-                "what is shown here"
+                f"the log {path} cannot be written ({error}); the output of ranks is lost, "
+                "except for the lines shown here"
             )
 
     def _open(self, rank: int) -> Log:

@@ -60,8 +60,9 @@ def _manifest(place: RemotePath) -> Committed | None:
 
 def _damaged(place: RemotePath, name: str) -> StorageError:
     error = StorageError(
-        f"the checkpoint {place} is damaged: {name} is not as it was committed. Take another one "
-        "of Result.best_checkpoints; fit() under the name of its run goes on from the one before"
+        f"the checkpoint {place} is damaged: {name} has changed since it was committed. Use "
+        "another one of Result.best_checkpoints; fit() under the name of its run resumes from "
+        "the one before"
     )
     error.damaged = str(place), name
     return error
@@ -163,8 +164,8 @@ def _cache() -> Path:
         found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise StorageError(
-            f"{path} is not a directory of this user's alone, so checkpoints cannot be downloaded "
-            "there; delete it, or set TMPDIR"
+            f"{path} is not a directory that only this user can write, so dray does not download "
+            "checkpoints to it; delete it, or set TMPDIR"
         )
     return path
 

@@ -76,7 +76,7 @@ class Lease:
     def _wait_for_end(self, number: int, held: dict[str, Any]) -> None:
         """Wait until a lease is over, whose driver may be dead, or is seen to be alive."""
         _logger.warning(
-            "the run %s is that of %s: waiting for a sign of its life, %.0f s at most",
+            "the run %s belongs to %s: waiting at most %.0f s for a sign that it is alive",
             self._run,
             held.get("who", "another driver"),
             float(held["until"]) - time.time(),
@@ -91,7 +91,7 @@ class Lease:
 
     def _is_taken(self, held: dict[str, Any]) -> StorageError:
         return StorageError(
-            f"another fit() is at the run {self._run} now: {held.get('who', 'unknown')}. Give "
+            f"another fit() uses the run {self._run} now: {held.get('who', 'unknown')}. Give "
             "this one another RunConfig(name=...), or wait for that one to end"
         )
 
@@ -144,8 +144,8 @@ class Lease:
             self._look()
         if self._taken_by:
             raise StorageError(
-                f"the run {self._run} is not this driver's any more: {self._taken_by}; what was "
-                "committed before stays"
+                f"the run {self._run} does not belong to this driver any more: {self._taken_by}; "
+                "the checkpoints committed before that stay"
             )
 
     def _look(self) -> None:

@@ -108,7 +108,7 @@ class ObjectStorage(Storage[RemotePath]):
             elif meant != name:
                 self._warn_once(
                     f"{self.path / name} is left as it is: no checkpoint can have the name "
-                    f"{meant!r}, so dray has not made it; delete it yourself"
+                    f"{meant!r}, so dray did not make it; delete it yourself"
                 )
 
     def _put_back(self, name: str) -> None:
@@ -170,8 +170,8 @@ class ObjectStorage(Storage[RemotePath]):
         lost = committed.damaged_size()
         if lost is not None:
             raise StorageError(
-                f"the checkpoint {staged} cannot be committed: {lost} is not there as it was "
-                "uploaded; has something else deleted or written it?"
+                f"the checkpoint {staged} cannot be committed: {lost} is missing or differs from "
+                "the upload; has another program deleted or written it?"
             )
         self._check_lease()
         (staged / MANIFEST).write_bytes(manifest_text(committed))

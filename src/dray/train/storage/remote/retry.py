@@ -155,15 +155,15 @@ def _given_up(what: str, error: Exception, attempts: int, lasted: float) -> Stor
     times = f" ({attempts} attempt{'s' if attempts > 1 else ''} in {lasted:.1f} s)"
     if _is_refusal(error):
         advice = (
-            "look at the credentials that this process finds (environment, configuration files), "
+            "check the credentials that this process finds (environment, configuration files), "
             "or give a storage_filesystem that has some"
         )
     elif _is_final(error):
-        advice = "look at the storage_filesystem, and at its options"
+        advice = "check the storage_filesystem and its options"
     else:
         advice = (
-            "look whether the endpoint can be reached; DRAY_STORAGE_RETRY_S says how long to try. "
-            "fit() under the same name goes on from the newest checkpoint"
+            "check whether the endpoint can be reached; DRAY_STORAGE_RETRY_S sets how long to "
+            "try. fit() under the same name continues from the newest checkpoint"
         )
     new = StorageError(f"{what}: {_described(error)}{times}; {advice}")
     new.errno = getattr(error, "errno", None)

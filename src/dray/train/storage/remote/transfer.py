@@ -154,8 +154,8 @@ def sizes_of(place: RemotePath) -> dict[str, int]:
     odd = next((name for name in sizes if not is_file_name(name)), None)
     if odd is not None:
         raise StorageError(
-            f"the checkpoint {place} holds an object {odd!r}, which can be no file in a directory; "
-            "somebody else may have put it there: delete it"
+            f"the checkpoint {place} holds an object {odd!r}, whose name cannot be that of a "
+            "file in a directory; another program may have put it there: delete it"
         )
     return sizes
 
