@@ -59,8 +59,8 @@ def check_namespace(namespace: object) -> None:
     """Raise ConfigError if a namespace is neither None nor a text that is not empty."""
     if namespace is not None and not (isinstance(namespace, str) and namespace):
         raise ArgumentTypeError(
-            f"namespace must be a string that is not empty, not {namespace!r}; None is the "
-            "program's own"
+            f"namespace must be a non-empty string, not {namespace!r}; None means the program's "
+            "own namespace"
         )
 
 

@@ -123,7 +123,7 @@ def init(
             hint = "call dray.shutdown() first"
             if _options is None:
                 hint = (
-                    "it is a worker, which has its session from the start. If a module calls "
+                    "it is a worker, which joined its session as it started. If a module calls "
                     "dray.init() as it is imported, move the call into a function of the program"
                 )
             raise AlreadyInitializedError(
@@ -236,7 +236,7 @@ def has_ended() -> bool:
 
 def _refuse_at_end() -> None:
     if _over:
-        why = "this program is ending: dray has ended, and does not start once more"
+        why = "this program is ending: dray has shut down already, and cannot start again"
         raise of_end(EngineError(why))
 
 
@@ -244,8 +244,8 @@ def refuse_forks(pid: int) -> None:
     """Raise EngineError in a fork of a worker, because only the worker itself is connected."""
     if os.getpid() != pid:
         raise EngineError(
-            f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
-            "get and call in the worker itself, and pass the values on"
+            f"this process ({os.getpid()}) is a fork of worker process {pid} and cannot use "
+            "dray: call dray in the worker itself, and pass the values to the fork"
         )
 
 
@@ -373,7 +373,7 @@ def current_runtime() -> Runtime:
 def _begun_runtime() -> Runtime:
     """Return the current runtime, but start no engine."""
     if not is_initialized():
-        raise EngineError("the session has ended: what its context tells is to be read before")
+        raise EngineError("the session has ended: read its context before that")
     return current_runtime()
 
 

@@ -328,7 +328,7 @@ def test_ray_job_submit(tmp_path: Path) -> None:
         submitted = submit(script, port, tmp_path / "runs", **token)
     finally:
         head.stop()
-    assert "asks for a token, and does not know this program's" in refused.stderr
+    assert "asks for a token, and does not accept this program's" in refused.stderr
     assert "engine ray answer 42" in submitted.stdout, submitted.stdout + submitted.stderr
 
 

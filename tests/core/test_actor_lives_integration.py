@@ -421,7 +421,7 @@ def test_a_handle_elsewhere_follows_a_restart() -> None:
 
 def test_a_detached_actor_lives_without_a_handle() -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not from this program")
+        warnings.filterwarnings("ignore", message=".*not this program")
         mortal = Mortal.options(name="detached", lifetime="detached").remote()
     assert dray.get(mortal.call.remote()) == 1
     del mortal

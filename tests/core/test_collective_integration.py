@@ -154,7 +154,7 @@ def test_what_cannot_be_is_refused(members: list[Any]) -> None:
     fixed.flags.writeable = False
     for wrong, message in (
         (lambda _: collective.allreduce(np.zeros(1), "none"), "in no collective group 'none'"),
-        (lambda _: collective.allreduce([1.0]), "a list is no tensor"),
+        (lambda _: collective.allreduce([1.0]), "a list is not a tensor"),
         (lambda _: collective.allreduce(fixed), "read-only"),
         (lambda _: collective.broadcast(np.zeros(1), SIZE), "has no rank 3"),
         (lambda rank: collective.send(np.zeros(1), rank), "rank 0 .* is this process"),
@@ -177,7 +177,7 @@ def test_what_nccl_says_of_two_ranks_on_one_gpu_is_told_plainly() -> None:
     with pytest.raises(CollectiveError) as caught, group.failing("allreduce()"):
         raise RuntimeError(said)
     assert str(caught.value) == (
-        "allreduce() of collective group 'default' failed on rank 1 of 2: NCCL connects no two "
+        "allreduce() of collective group 'default' failed on rank 1 of 2: NCCL cannot connect two "
         "ranks on one GPU: give each actor a whole one (num_gpus=1), or use backend='gloo' "
         "(Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 40000)"
     )

@@ -215,7 +215,10 @@ def test_a_task_that_exits_runs_again_or_is_a_death(
     status: int, tmp_path: Path, process_engine: None
 ) -> None:
     assert dray.get(leave.options(max_retries=1).remote(status, tmp_path / "calls")) == 2
-    for retries, told in ((0, "max_retries lets it run again"), (1, "attempt 2, the last that")):
+    for retries, told in (
+        (0, "set max_retries to have it run again"),
+        (1, "attempt 2, the last that"),
+    ):
         always = dray.remote(max_retries=retries)(_exit)
         with pytest.raises(WorkerDiedError, match=told) as caught:
             dray.get(always.remote(status))

@@ -91,7 +91,7 @@ def test_a_group_loses_the_bundles_of_a_lost_node() -> None:
     assert placement_group_table(group)["state"] == "RESCHEDULING"
     assert [dray.get(task.options(**within(i)).remote()) for i in (1 - lost, -1)] == ["a", "a"]
     for in_lost in (before, task.options(name="another", **within(lost))):
-        with pytest.raises(InfeasibleError, match="gone with their nodes"):
+        with pytest.raises(InfeasibleError, match="lost with their nodes"):
             dray.get(in_lost.remote(), timeout=PATIENCE_S)
     free = dray.available_resources()["CPU"]
     remove_placement_group(group)

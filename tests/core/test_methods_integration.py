@@ -187,7 +187,7 @@ def test_a_method_is_passed_on_as_an_argument(process_engine: None) -> None:
 
 def test_a_class_of_actors_is_no_base() -> None:
     base: Any = dray.remote(Base)
-    with pytest.raises(TypeError, match=r"leave Base without @dray\.remote"):
+    with pytest.raises(TypeError, match=r"remove @dray\.remote from Base"):
 
         class Derived(base):
             pass

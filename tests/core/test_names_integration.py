@@ -148,7 +148,7 @@ def test_the_older_way_of_naming_a_placement_group(process_engine: None) -> None
         placement_group=group, placement_group_bundle_index=0, num_cpus=1, _labels={"a": "b"}
     ).remote()
     assert ray.get(actor.ids.remote())["group"] == group.id
-    with pytest.raises(ConfigError, match="say both where to run"):
+    with pytest.raises(ConfigError, match="both choose where to run"):
         double.options(
             placement_group=group, scheduling_strategy=PlacementGroupSchedulingStrategy(group)
         )

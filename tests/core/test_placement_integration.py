@@ -393,9 +393,9 @@ def test_what_does_not_fit_into_a_group(pair: PlacementGroup) -> None:
         node.options(**within(pair, "0"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="placement group"):
         node.options(scheduling_strategy=PlacementGroupSchedulingStrategy("a group"))
-    with pytest.raises(ConfigError, match="index is 1, of no placement group"):
+    with pytest.raises(ConfigError, match="index is 1, but there is no placement group"):
         node.options(placement_group_bundle_index=1)
-    with pytest.raises(ConfigError, match="index is 0, of no placement group"):
+    with pytest.raises(ConfigError, match="index is 0, but there is no placement group"):
         node.options(scheduling_strategy=PlacementGroupSchedulingStrategy(None, 0))
 
 

@@ -114,7 +114,7 @@ def test_the_driver_gets_and_puts_tensors_of_the_gpu(tmp_path: Path) -> None:
     assert got == f"got {on} [0, 1, 2]"
     assert put == f"put {on} ('{DEVICE}', [0, 2, 4])"
     assert hidden.startswith("hidden True"), hidden
-    assert f"a tensor on {on} has come to a process that cannot use such a device" in hidden
+    assert f"a process received a tensor on {on}, and cannot use" in hidden
     assert after == f"after ('{DEVICE}', [0, 2, 4])"
 
 

@@ -291,7 +291,7 @@ def test_what_waits_for_a_reader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             _, *lines, note = read_until("nobody", reader)
     assert 0 < len(lines) < 30  # a string takes less from Python 3.12 on
     assert lines == [f"line {number + 1}\n" for number in range(len(lines))]
-    assert note == f"... {99 - len(lines)} more lines came while nobody read stdout\n"
+    assert note == f"... {99 - len(lines)} more lines were dropped, because nobody read stdout\n"
 
 
 def read_all(fd: int) -> str:

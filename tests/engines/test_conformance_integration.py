@@ -337,7 +337,7 @@ def test_functions_of_the_loop_are_refused_outside(engine: str) -> None:
 def test_two_runs_of_one_name_at_a_time_are_refused(storage: Path) -> None:
     class Another(UserCallback):
         def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
-            with pytest.raises(dray.errors.StorageError, match=r"another fit\(\) is at the run"):
+            with pytest.raises(dray.errors.StorageError, match=r"another fit\(\) uses the run"):
                 fit(lambda: None, storage)
 
     fit(lambda: dray.train.report({}), storage, workers=1, callbacks=[Another()])

@@ -272,5 +272,6 @@ def test_a_damaged_checkpoint_is_passed_over(
     monkeypatch.setenv("DRAY_PROGRESS", "1")
     assert fit(train, storage).return_value == "checkpoint_000000"
     assert (
-        "checkpoint_000001 is damaged (model is not as it was committed)" in capfd.readouterr().err
+        "checkpoint_000001 is damaged (model has changed since it was committed)"
+        in capfd.readouterr().err
     )

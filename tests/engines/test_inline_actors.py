@@ -114,7 +114,7 @@ def test_kill_exit_and_restart() -> None:
 
 
 def test_a_detached_actor_lives_without_a_handle_until_the_end_of_the_program() -> None:
-    with pytest.warns(UserWarning, match="not from this program"):
+    with pytest.warns(UserWarning, match="not this program"):
         Counter.options(name="kept", lifetime="detached").remote()
     gc.collect()
     kept = dray.get_actor("kept")

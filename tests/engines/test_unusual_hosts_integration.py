@@ -98,7 +98,7 @@ def test_a_server_that_cannot_begin_is_told_of(tmp_path: Path) -> None:
     done = outcome(tmp_path, THREAD + "import dray.exceptions" + code.replace("\n        ", "\n"))
     of_task, *of_run = done.stdout.splitlines()
     for said in (of_task, of_run[0]):
-        assert "the fork server ended with status 1; what it has printed" in said, done.stderr
+        assert "the fork server ended with status 1; its output" in said, done.stderr
     assert "No module named 'encodings'" in done.stderr
 
 

@@ -89,7 +89,7 @@ def test_a_fork_cannot_report(tmp_path: Path) -> None:
     result = fit(train, tmp_path)
     assert (result.return_value, result.metrics) == (1, None)
     logs = "".join(log.read_text() for log in tmp_path.rglob("*.log"))
-    assert "was forked off the worker" in logs
+    assert "is a fork of worker process" in logs
 
 
 def test_a_fork_runs_what_ends_a_script(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_fork_of_a_worker_cannot_use_its_session(tmp_path: Path) -> None:
                 dray.nodes,
                 dray.init,
             ):
-                with pytest.raises(EngineError, match="was forked off the worker"):
+                with pytest.raises(EngineError, match="is a fork of worker process"):
                     use()
 
         in_a_fork(refused)
@@ -255,7 +255,7 @@ def test_a_fork_of_the_driver_cannot_use_its_session() -> None:
             lambda: dray.kill(actor),
             lambda: dray.get(reference),
         ):
-            with pytest.raises(EngineError, match=rf"was forked off process {os.getppid()}"):
+            with pytest.raises(EngineError, match=rf"is a fork of process {os.getppid()}"):
                 call()
 
     in_a_fork(refused)

@@ -232,12 +232,12 @@ def test_a_directory_that_cannot_be_used_is_told_at_the_start(
     host: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    said = {"none/claims": "No such file", "link": "no directory"}
+    said = {"none/claims": "No such file", "link": "not a directory"}
     if os.getuid() == 0:
         (tmp_path / "stranger's").mkdir()
         (tmp_path / "stranger's").chmod(0o777)
         os.chown(tmp_path / "stranger's", 65533, 65533)
-        said["stranger's"] = "it is user 65533's, who lets others remove the files"
+        said["stranger's"] = "it belongs to user 65533, and lets others remove the files"
     for name, why in said.items():
         monkeypatch.setenv("DRAY_CLAIMS", str(tmp_path / name))
         with pytest.raises(ConfigError, match=f"{why}.* Set DRAY_CLAIMS"):

@@ -82,8 +82,8 @@ def test_what_has_no_meaning_here_is_said_to_who_looks(
     assert logger.level == logging.DEBUG
     (said,) = [record.getMessage() for record in caplog.records if record.name == "dray"]
     assert said == (
-        "dray.init: without meaning on the inline engine: include_dashboard, dashboard_host, "
-        "dashboard_port, _temp_dir, _system_config, logging_format"
+        "dray.init: these arguments have no effect on the inline engine: include_dashboard, "
+        "dashboard_host, dashboard_port, _temp_dir, _system_config, logging_format"
     )
 
 

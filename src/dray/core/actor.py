@@ -260,8 +260,8 @@ class ActorClass(Generic[C_co]):
         """Refuse: a class is derived from another one before it is made one of actors."""
         name = self._kind.__name__
         raise TypeError(
-            f"a class cannot inherit from {name}, which is a class of actors: leave {name} without "
-            "@dray.remote, and make actors of it by dray.remote(...) where they are wanted"
+            f"a class cannot inherit from {name}, which is an actor class: remove @dray.remote "
+            f"from {name}, and make its actors with dray.remote(...) where you need them"
         )
 
     if not TYPE_CHECKING:  # checkers refuse it themselves
@@ -331,7 +331,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
         'hello'
     """
     if not isinstance(name, str) or not name:
-        raise ConfigError(f"an actor's name is a string that is not empty, not {name!r}")
+        raise ConfigError(f"an actor's name must be a non-empty string, not {name!r}")
     check_namespace(namespace)
     runtime = session.current_runtime()
     found = runtime.named_actor(name, namespace)

@@ -80,8 +80,8 @@ def put(value: V, *, _owner: object = None, _tensor_transport: str | None = None
 
     Args:
         value: The value.
-        _owner: None; a value lives as long as a reference to it, whoever has stored it.
-        _tensor_transport: None; tensors travel as all other values do.
+        _owner: None; a value lives as long as any reference to it.
+        _tensor_transport: None; tensors are passed like all other values.
 
     Raises:
         SerializationError: The value cannot be pickled.
@@ -93,7 +93,7 @@ def put(value: V, *, _owner: object = None, _tensor_transport: str | None = None
         >>> @dray.remote
         ... def length(text):
         ...     return len(text)
-        >>> text = dray.put("a" * 1000)  # stored once, whoever asks for it
+        >>> text = dray.put("a" * 1000)  # stored once, for all tasks
         >>> dray.get([length.remote(text), length.remote(text)])
         [1000, 1000]
     """
@@ -102,8 +102,8 @@ def put(value: V, *, _owner: object = None, _tensor_transport: str | None = None
         check_arguments("dray.put", ray_only, ("value",))
     if isinstance(value, ObjectRef):
         raise ArgumentTypeError(
-            "put() got a reference, which stands for a stored value already: pass it on as it is, "
-            "or put [reference] to store the reference itself"
+            "put() got a reference, and its value is stored already: pass the reference on as "
+            "it is, or put [reference] to store the reference itself"
         )
     return session.current_runtime().put(value)
 
@@ -147,7 +147,7 @@ def wait(
     if not ray_waitables:
         return [], []
     if len(set(ray_waitables)) < len(ray_waitables):
-        raise ConfigError("wait() got a reference twice; give each once")
+        raise ConfigError("wait() got a reference twice; pass each reference once")
     num_returns = plain(num_returns)
     if not is_whole(num_returns, 1):
         raise ConfigError(f"num_returns must be 1 or more, not {num_returns!r}")
@@ -236,8 +236,11 @@ def _no_reference(function: str, value: object, where: str = "") -> ArgumentType
     if isinstance(value, ObjectRefGenerator):
         hint = "; iterate over a generator to get its references"
     elif isinstance(value, ActorHandle):
-        hint = "; call one of the actor's methods with .remote() and get what that returns"
+        hint = (
+            "; call one of the actor's methods with .remote() and get the reference that this "
+            "returns"
+        )
     not_this = f"; {where} is {_kind(value)}" if where else f", not {_kind(value)}"
     return ArgumentTypeError(
-        f"{function}() takes what .remote() or dray.put() returned{not_this}{hint}"
+        f"{function}() takes references, which .remote() and dray.put() return{not_this}{hint}"
     )

@@ -94,7 +94,7 @@ def task_options(
     given = check_options(given, TASK, "tasks")
     if inspect.iscoroutinefunction(function):
         raise ConfigError(
-            f"{function.__qualname__} is an `async def`, which a task cannot be: call it by "
+            f"{function.__qualname__} is an `async def`, which cannot be a task: call it with "
             "asyncio.run(...) in a function, or make it a method of an actor"
         )
     function_name = own_name(function)
@@ -145,7 +145,7 @@ def actor_options(kind: type, given: Options, origin: Origin | None = None) -> A
     if name == "":
         raise ConfigError("name must not be empty")
     if given.get("get_if_exists") and name is None:
-        raise ConfigError("get_if_exists=True needs a name=...: the name is what is looked for")
+        raise ConfigError("get_if_exists=True needs name=..., by which it looks for an actor")
     check_namespace(given.get("namespace"))
     held = _resources(given, default_cpus=0)
     asks_nothing = not any(given.get(option) for option in _RESOURCES) and "num_cpus" not in given
@@ -266,8 +266,8 @@ def _strategy(given: Options) -> object:
         return strategy
     if strategy is not None:
         raise ConfigError(
-            "placement_group=... and scheduling_strategy=... say both where to run; give "
-            "scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...) alone"
+            "placement_group=... and scheduling_strategy=... both choose where to run; pass "
+            "only scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...)"
         )
     return PlacementGroupSchedulingStrategy(
         group, -1 if index is None else index, given.get("placement_group_capture_child_tasks")
@@ -287,8 +287,8 @@ def _num_returns(value: object) -> ReturnCount:
         )
     if value > _MOST_RETURNS:
         raise ConfigError(
-            f"num_returns is at most {_MOST_RETURNS:,}, because each result is an object of its "
-            f"own, not {value:,}; return one list, or yield with num_returns='streaming'"
+            f"num_returns must be at most {_MOST_RETURNS:,}, not {value:,}, because each result "
+            "is an object of its own; return one list, or yield with num_returns='streaming'"
         )
     return value
 

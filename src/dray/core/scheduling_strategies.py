@@ -103,7 +103,7 @@ class NotIn(In):
 
 
 class Exists:
-    """A label is there, whatever its value.
+    """A label is there, with any value.
 
     Example:
         >>> from dray.util.scheduling_strategies import Exists, NodeLabelSchedulingStrategy
@@ -192,14 +192,14 @@ def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
     if placement_group is None:
         if index != -1:
             raise ConfigError(
-                f"placement_group_bundle_index is {index!r}, of no placement group; say of which "
-                "with scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...)"
+                f"placement_group_bundle_index is {index!r}, but there is no placement group; "
+                "pass one with scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...)"
             )
         return Placement("no group")
     group = getattr(placement_group, "_group", None)
     if not isinstance(group, Group):
         raise ArgumentTypeError(
-            f"{placement_group!r} is no placement group of dray.util.placement_group"
+            f"{placement_group!r} is not a placement group of dray.util.placement_group"
         )
     size = len(group.bundles)
     if not isinstance(index, int) or not -1 <= index < size:

@@ -36,8 +36,8 @@ def timeline(filename: str | PathLike[str] | None = None) -> list[dict[str, Any]
     events = [dict(event) for event in session.current_runtime().described("timeline")]
     if not events:
         warn_user(
-            "nothing was noted of what has run; the process engine notes it if RAY_PROFILING=1 is "
-            "set before dray.init()"
+            "no timeline was recorded; the process engine records one if RAY_PROFILING=1 is set "
+            "before dray.init()"
         )
     if filename is None:
         return events

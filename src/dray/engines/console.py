@@ -114,7 +114,7 @@ class Outlet(io.TextIOBase):
                 return text
             lost, self._lost = self._lost, 0
             if lost:
-                return f"... {lost} more lines came while nobody read {self._name}\n"
+                return f"... {lost} more lines were dropped, because nobody read {self._name}\n"
             self._writer = None
             return ""
 
@@ -172,7 +172,12 @@ class Outlet(io.TextIOBase):
         # Who closes a pipe, as `head` does, has read enough.
         level = logging.DEBUG if said or isinstance(error, BrokenPipeError) else logging.WARNING
         with contextlib.suppress(Exception):  # it goes to standard error, which may be as bad
-            _logger.log(level, "lines are not shown, %s cannot be written: %r", self._name, error)
+            _logger.log(
+                level,
+                "dray stops showing lines, because %s cannot be written: %r",
+                self._name,
+                error,
+            )
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -177,8 +177,8 @@ def check_machine(nodes: object, **said: Any) -> None:
     beside = [name for name in _OF_A_MACHINE if said[name] is not None and said[name] != {}]
     if nodes and beside:
         raise ConfigError(
-            f"{join_names(beside)} would say what this machine has, but nodes=[...] are there in "
-            "its place; put it into the dict of each node"
+            f"{join_names(beside)} would describe this machine, but nodes=[...] replace it; put "
+            "it into the dict of each node"
         )
 
 
@@ -193,8 +193,8 @@ def store_bytes(value: object) -> int | None:
         is_number(number) and 0 <= number <= _MOST_BYTES and number % 1 == 0
     ):
         raise ConfigError(
-            "object_store_memory must be a number of bytes, such as 2 * 2**30, a whole one from 0 "
-            f"to 2**{_MOST_BYTES.bit_length() - 1}, not {value!r}"
+            "object_store_memory must be a whole number of bytes, such as 2 * 2**30, from 0 to "
+            f"2**{_MOST_BYTES.bit_length() - 1}, not {value!r}"
         )
     return None if number is None else int(number)
 
@@ -216,7 +216,7 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
             raise ConfigError(f"{what} must be a dict of {meaning}, not {given!r}")
         for key, value in given.items():
             if not isinstance(key, str) or not key:
-                raise ConfigError(f"{what} must be a dict of {meaning}; {key!r} is no name")
+                raise ConfigError(f"{what} must be a dict of {meaning}; {key!r} is not a name")
             if name == "resources":
                 _check_quantity(value, f"{what}[{key!r}]", of_bytes=key == "memory")
             elif not isinstance(value, str):

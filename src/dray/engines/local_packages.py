@@ -58,7 +58,7 @@ def _unmet(line: str, what: str) -> str:
     try:
         requirement = Requirement(line)
     except InvalidRequirement as e:
-        raise ConfigError(f"{what} has {line!r}, which is no requirement: {e}") from e
+        raise ConfigError(f"{what} has {line!r}, which is not a requirement: {e}") from e
     if requirement.marker is not None and not requirement.marker.evaluate():
         return ""
     try:

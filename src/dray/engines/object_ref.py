@@ -49,8 +49,8 @@ class ObjectRef(ABC, Generic[V_co]):
     def _is_no_value(self, *_: object) -> NoReturn:
         """Refuse what could only be meant for the value."""
         raise ArgumentTypeError(
-            "an ObjectRef is not the value that it stands for: get that first, with dray.get(ref), "
-            "or hand the reference to a task, which gets the value"
+            "an ObjectRef is not the value itself: call dray.get(ref) first, or pass the "
+            "reference to a task, which gets the value"
         )
 
     __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _is_no_value

@@ -36,15 +36,15 @@ OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
 
 # Message of the ObjectLostError for a reference or an actor, which it names.
 OF_ENDED_SESSION = (
-    "{!r} belongs to a session that has ended, and its value with it; make it again after "
+    "{!r} belongs to a session that has ended, and its value is gone; make it again after "
     "dray.init()"
 )
 # Message of the ConfigError for work in a placement group that is no more.
 GROUP_REMOVED = "the placement group has been removed; make a new one"
 # Message of the ConfigError for a call of an actor that is to be cancelled by force.
 NOT_BY_FORCE = (
-    "force=True is not for calls of actors, whose state would be lost; leave it out, or use "
-    "dray.kill(actor)"
+    "force=True does not work for calls of actors, because it would lose the actor's state; "
+    "leave it out, or use dray.kill(actor)"
 )
 
 
@@ -464,7 +464,7 @@ def no_concurrency_group(name: str, asked: str, groups: Collection[str]) -> Conf
 def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
     """Return the error of a `get` that has waited for long enough."""
     return GetTimeoutError(
-        f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
+        f"{missing} of {count} values were not ready after {timeout_s:g} s; wait longer, or use "
         "dray.wait() to take those that are ready"
     )
 
@@ -472,6 +472,6 @@ def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeout
 def warn_not_detached(what: str, engine: str) -> None:
     """Tell who asks for `lifetime="detached"` that the engine ends with the program."""
     warn_user(
-        f"{what} is detached from its handles, but not from this program: the {engine} engine has "
-        "no daemon that could keep it. With dray.init(engine='ray') it outlives the program"
+        f"{what} outlives its handles, but not this program: the {engine} engine has no daemon "
+        "that could keep it. With dray.init(engine='ray') it outlives the program as well"
     )

@@ -123,8 +123,8 @@ class RuntimeEnv:
         path = os.path.expanduser(self.working_dir)
         if not os.path.isdir(path):
             raise ConfigError(
-                f"runtime_env['working_dir'] is {self.working_dir!r}, which is not a directory of "
-                f"this machine; the {engine} engine takes nothing else"
+                f"runtime_env['working_dir'] is {self.working_dir!r}, which is not a directory "
+                f"of this machine; the {engine} engine accepts only such a directory"
             )
         return os.path.realpath(path)
 

@@ -101,8 +101,8 @@ class StatusSocket:
             described = {subject: [tell() for tell in given] for subject, given in shown.items()}
             return {**self._status(), **described}
         except Exception as error:
-            _logger.debug("dray status was not answered", exc_info=True)
-            return {"engine": "process", "note": f"it cannot tell: {error!r}"}
+            _logger.debug("this program could not answer dray status", exc_info=True)
+            return {"engine": "process", "note": f"its status is unknown: {error!r}"}
 
     def close(self) -> None:
         """Stop to listen. On the reader's thread, or once that has ended."""

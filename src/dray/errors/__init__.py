@@ -360,13 +360,15 @@ class PendingCallsLimitExceeded(DrayError):
 
 def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
     if exitcode is None:
-        return "its process is gone, and nothing is left to tell why"
+        return "its process is gone, and nothing shows why"
     if exitcode >= 0:
         return f"its process exited with status {exitcode} in the middle of its work"
     name = signal_name(-exitcode) or "unknown"
     text = f"its process was killed by signal {-exitcode} ({name})"
     if out_of_memory:
-        return f"{text}; the kernel's out-of-memory killer struck at that time: use less memory"
+        return (
+            f"{text}; the kernel's out-of-memory killer was at work at that time: use less memory"
+        )
     hints = {
         "SIGKILL": "somebody or something outside killed it (kill -9, a container's memory limit)",
         "SIGSEGV": "native code touched memory it does not own; its output has the Python stack",

@@ -62,7 +62,7 @@ _STORAGE_ADVICE = {
     "EIO": "look at the disk, or the network file system",
     "ESTALE": "the network file system has lost it; mount it again",
     "ENOENT": "it was deleted, or its file system is not mounted",
-    "EEXIST": "it is a file, or a link to what is not there",
+    "EEXIST": "it is a file, or a broken symbolic link",
     "EACCES": "it belongs to somebody else",
     "EPERM": "it belongs to somebody else",
     "ELOOP": "it is a symbolic link, which may lead anywhere; remove it",

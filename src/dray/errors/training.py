@@ -111,10 +111,10 @@ class PreemptionError(TrainingFailedError):
         ranks = ", ".join(map(str, preemption_info.preempted_ranks))
         over = "; some ranks were still at work when its time was over" if drain_timed_out else ""
         super().__init__(
-            f"the run has lost nodes that were announced to go ({nodes}), and ranks {ranks} with "
-            f"them{over}. FailureConfig(max_preemption_failures=...) says how often it starts "
-            "again after that (-1: always); the same RunConfig(name=...) goes on from its newest "
-            "checkpoint"
+            f"the run lost nodes whose preemption was announced ({nodes}), and ranks {ranks} "
+            f"with them{over}. FailureConfig(max_preemption_failures=...) sets how often it "
+            "restarts after that (-1: always); fit() with the same RunConfig(name=...) "
+            "continues from its newest checkpoint"
         )
         self.preemption_info = preemption_info
         self.drain_timed_out = drain_timed_out

@@ -205,11 +205,13 @@ def _prepare(directory: str) -> None:
         found = os.lstat(directory)
         owner = user_name(found.st_uid)
         if not stat.S_ISDIR(found.st_mode):
-            raise PermissionError(f"it is {owner}'s, and no directory")
+            raise PermissionError(f"it belongs to {owner}, and is not a directory")
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise PermissionError(f"it is {owner}'s, and cannot be written")
+            raise PermissionError(f"it belongs to {owner}, and is not writable")
         if found.st_uid != os.getuid() and not found.st_mode & stat.S_ISVTX:
-            raise PermissionError(f"it is {owner}'s, who lets others remove the files (chmod +t)")
+            raise PermissionError(
+                f"it belongs to {owner}, and lets others remove the files (chmod +t)"
+            )
     except OSError as error:
         raise ConfigError(
             f"devices cannot be locked in {directory}: {error}. Set DRAY_CLAIMS to a directory "
@@ -345,7 +347,7 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
         try:
             file = os.fstat(fd)
             if not _is_plain(file):
-                found[name] = _unknown(os.path.join(directory, name), "it is no plain file")
+                found[name] = _unknown(os.path.join(directory, name), "it is not a regular file")
             elif (file.st_dev, file.st_ino) in locked:
                 found[name] = _read(fd)
             elif not os.access(os.path.join(directory, name), os.W_OK):

@@ -105,7 +105,7 @@ def tpu_slice(
     """
     slice = Slice.parse(topology, accelerator_type)
     if name in ("", "CPU", "memory") or family_of(name):
-        raise ConfigError(f"name={name!r}: a slice needs a name that is not that of a resource")
+        raise ConfigError(f"name={name!r}: a slice needs a name that no resource has")
     chips = _chips_per_host(slice, chips_per_host)
     workers = [str(worker) for worker in range(slice.chips // chips)]
     return [

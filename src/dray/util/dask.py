@@ -30,7 +30,7 @@ def enable_dask_on_ray(
         use_shuffle_optimization: Nothing; Ray's.
 
     Returns:
-        What `dask.config.set` returns, which takes it back as a context ends.
+        The result of `dask.config.set`, a context manager that undoes it at its end.
 
     Raises:
         MissingDependencyError: Dask is not installed.
@@ -69,7 +69,7 @@ def _configured(scheduler: object, shuffle: str | None) -> Any:
 def ray_dask_get(dsk: Any, keys: Any, **kwargs: Any) -> Any:
     """Compute keys of a graph of Dask, each step in a task; a scheduler for `compute()`.
 
-    What `persist()` keeps is in this process.
+    `persist()` keeps its results in this process.
 
     Args:
         dsk: The graph, or the expression of one.

@@ -11,7 +11,7 @@ attach_getattr(__name__)
 
 
 def register_ray() -> None:
-    """Give joblib the backend "ray": what runs in parallel then does so in a pool of actors.
+    """Give joblib the backend "ray", which runs parallel calls in a pool of actors.
 
     It is chosen by `joblib.parallel_config(backend="ray")`, which also takes
     `ray_remote_args=`, options of the actors. Without `n_jobs=` or with -1 there is an actor for

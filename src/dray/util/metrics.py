@@ -36,7 +36,7 @@ class _Metric(Generic[V]):
         self, name: str, description: str = "", tag_keys: Sequence[str] | None = None
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise ConfigError(f"a metric's name is a string that is not empty, not {name!r}")
+            raise ConfigError(f"a metric's name must be a non-empty string, not {name!r}")
         if isinstance(tag_keys, str) or not all(isinstance(key, str) for key in tag_keys or ()):
             raise ArgumentTypeError(f"tag_keys must be a list of strings, not {tag_keys!r}")
         self._name, self._description = name, description
@@ -64,11 +64,11 @@ class _Metric(Generic[V]):
         return self
 
     def _tags(self, tags: Mapping[str, str] | None) -> tuple[str, ...]:
-        """Return the values of the tags; what else a call names is left out, as by Ray."""
+        """Return the values of the tags; other tags that a call names are ignored, as by Ray."""
         given = {**self._default, **self._checked(tags or {})}
         missing = [key for key in self._keys if key not in given]
         if missing:
-            raise ConfigError(f"{self._name} is given no value for the tags {missing}")
+            raise ConfigError(f"{self._name} has no value for the tags {missing}")
         return tuple(given[key] for key in self._keys)
 
     def _checked(self, tags: Mapping[str, str]) -> dict[str, str]:

@@ -159,13 +159,13 @@ class Pool:
     ) -> ResultIterator:
         """Return the results one by one, in order; the iterable is read as far as there is room.
 
-        `close()` reads the rest of it. What the iterable raises comes after the results of what it
-        has given before.
+        `close()` reads the rest of it. An error of the iterable comes after the results for the
+        values before it.
 
         Args:
             func: The function.
             iterable: The values to call it with.
-            chunksize: Values that an actor gets at a time; what one raises ends them all.
+            chunksize: Values that an actor gets at a time; an error for one ends them all.
         """
         self._check_running()
         return ResultIterator(self, func, iterable, chunksize, ordered=True)
@@ -196,7 +196,7 @@ class Pool:
             ConfigError: The pool was neither closed nor terminated (also a ValueError).
         """
         if self._running:
-            raise ConfigError("Pool is still running: call close() or terminate() before")
+            raise ConfigError("Pool is still running: call close() or terminate() first")
         wait(self._ends, num_returns=len(self._ends))
         for thread in list(self._callbacks):
             thread.join()
@@ -454,7 +454,7 @@ def _number_of_actors(processes: int | None) -> int:
     if processes > cpus:
         raise ConfigError(
             f"a pool of {processes} processes needs as many CPUs, and there are {cpus}: ask for "
-            "fewer, or call dray.init(num_cpus=...) before"
+            "fewer, or call dray.init(num_cpus=...) first"
         )
     return int(processes)
 

@@ -65,9 +65,7 @@ def placement_group(
         >>> remove_placement_group(group)
     """
     if isinstance(bundles, str | Mapping) or not isinstance(bundles, Sequence) or not bundles:
-        raise ArgumentTypeError(
-            f"bundles must be a list of dicts that is not empty, not {bundles!r}"
-        )
+        raise ArgumentTypeError(f"bundles must be a non-empty list of dicts, not {bundles!r}")
     checked = [resources_of(bundle, f"bundle {i}") for i, bundle in enumerate(bundles)]
     for index, bundle in enumerate(checked):
         if not bundle:

@@ -31,7 +31,7 @@ def as_completed(
         refs: The references, each once.
         chunk_size: Number of results waited for at a time; fewer yield sooner, more cost less.
         yield_obj_refs: Yield the references themselves instead of their values.
-        timeout: Seconds to wait for each chunk; what is not ready then comes later.
+        timeout: Seconds to wait for each chunk; values that are not ready then come later.
         fetch_local: On a cluster, whether to bring the values to this machine.
 
     Raises:

@@ -28,13 +28,13 @@ T = TypeVar("T")
 def register_serializer(
     cls: type[T], *, serializer: Callable[[T], object], deserializer: Callable[[Any], T]
 ) -> None:
-    """Have this process pickle objects of a class in another way, whoever pickles them.
+    """Have all code in this process pickle objects of a class in another way.
 
     It is Python's own registry (`copyreg`). A task or actor that sends such objects registers it
-    for itself; who receives them need not.
+    for itself; a process that receives them need not.
 
     Args:
-        cls: The class; its subclasses are not meant.
+        cls: The class, without its subclasses.
         serializer: Makes something that can be pickled of an object.
         deserializer: Makes the object again; a function that can be pickled.
 

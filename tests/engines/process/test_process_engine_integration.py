@@ -56,7 +56,9 @@ def test_out_of_memory_killer_is_named(storage: Path, small_memory: Path) -> Non
                 hoard.append(b"x" * (16 << 20))
         dray.train.collective.barrier()
 
-    with pytest.raises(WorkerDiedError, match="the kernel's out-of-memory killer struck") as caught:
+    with pytest.raises(
+        WorkerDiedError, match="the kernel's out-of-memory killer was at work"
+    ) as caught:
         fit(train, storage)
     assert caught.value.rank == 1  # type: ignore[attr-defined]
     assert "rank-00001.log" in str(caught.value)
@@ -103,7 +105,7 @@ def test_a_runtime_env_that_this_python_has_already(storage: Path, tmp_path: Pat
             {"pip": ["no-such-package", "rich<1"]},
             r": no-such-package and rich<1 \(\S+ is installed\)",
         ),
-        ({"pip": ["git+https://x"]}, r"\['pip'\] has 'git\+https://x', which is no requirement"),
+        ({"pip": ["git+https://x"]}, r"\['pip'\] has 'git\+https://x', which is not a requirement"),
         ({"pip": "nowhere.txt"}, r"\['pip'\] names 'nowhere.txt', which cannot be read"),
         ({"uv": 7}, r"\['uv'\] must be a list of packages, a dict or a path, not 7"),
         ({"py_modules": ["/no/such"]}, "asks for: /no/such. Install it here, put modules on the"),

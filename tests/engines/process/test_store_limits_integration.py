@@ -74,8 +74,8 @@ def test_without_room_for_a_map_only_large_objects_fail(tmp_path: Path) -> None:
     assert over == "over", done.stdout + done.stderr
     assert len(said) == 2
     for line in said:
-        assert "cannot look into the 8192 MiB for shared objects: [Errno 12]" in line
-        assert "(ulimit -v); raise that, or give dray.init(object_store_memory=...)" in line
+        assert "cannot map the 8192 MiB for shared objects: [Errno 12]" in line
+        assert "(ulimit -v); raise that limit, or set dray.init(object_store_memory=...)" in line
 
 
 def test_more_results_than_there_can_be_are_refused_at_once() -> None:

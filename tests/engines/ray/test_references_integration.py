@@ -143,7 +143,7 @@ while len(known._futures) == earlier:  # nothing tells of it
     )
     done = run(script, tmp_path, CLUSTER=cluster.address)
     assert "EngineError" not in done.stderr  # of the daemon thread, which is as nothing to the end
-    told = "EngineError dray.shutdown() was called; what was waited for will not come"
+    told = "EngineError dray.shutdown() was called; the results will not arrive"
     said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
     assert len(said) == 9, done.stderr
     assert [line for line in said if not line.endswith(told)] == []

@@ -202,8 +202,8 @@ class InlineObject(Pickled, Host, ActorBackend):
             limit = self.options.max_pending_calls
             if 0 < limit <= len(self._pending):
                 raise PendingCallsLimitExceeded(
-                    f"actor {self.class_name} has {len(self._pending)} calls that are not done, "
-                    f"and max_pending_calls is {limit}: get some results first"
+                    f"actor {self.class_name} has {len(self._pending)} unfinished calls, and "
+                    f"max_pending_calls is {limit}: get some results first"
                 )
             work = replace(
                 self._work(method, f"method {options.name} of actor {self.class_name}"),
@@ -227,7 +227,7 @@ class InlineObject(Pickled, Host, ActorBackend):
 
     def call_over(self) -> None:
         if self._exiting:
-            self.end("it has left by exit_actor()")
+            self.end("it called exit_actor()")
 
     def leave(self, error: SystemExit) -> DrayError:
         """End the actor, as one of its calls exits; return that call's error.
@@ -235,17 +235,17 @@ class InlineObject(Pickled, Host, ActorBackend):
         An exit that is not intended is a crash, after which it may be made again.
         """
         if isinstance(error, ExitActor):
-            self.end("it has left by exit_actor()")
+            self.end("it called exit_actor()")
         elif is_intended(error):
-            self.end("it has called sys.exit(0)")
+            self.end("it called sys.exit(0)")
         else:
             status = exit_status(error)
-            self.restart(f"its code has exited with status {status}")
+            self.restart(f"its code exited with status {status}")
             if self.gone is None:
                 return ActorUnavailableError(
                     status,
-                    details=f"a call of actor {self.class_name} has exited with status {status}; "
-                    "the actor was made again",
+                    details=f"a call of actor {self.class_name} exited with status {status}; the "
+                    "actor was restarted",
                 )
         assert self.gone is not None
         return self.gone

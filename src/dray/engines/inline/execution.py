@@ -62,7 +62,7 @@ class Host:
                 call.send(None)
         except StopIteration as end:
             return settled(end.value)
-        raise RuntimeError("a call without a thread of its own has waited for something")
+        raise RuntimeError("a call that has no thread of its own waited for something")
 
     def renew(self, loop: Loop | None = None) -> None:
         """End what still runs in a loop, and run further calls in this one, or in none."""

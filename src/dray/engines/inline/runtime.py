@@ -175,7 +175,7 @@ class InlineRuntime(Runtime):
             all(to_fixed(b).get(name, 0) >= units for name, units in asked) for b in bundles
         ):
             raise InfeasibleError(
-                "This can never run: no bundle of its placement group is so large",
+                "This can never run: no bundle of its placement group is large enough",
                 asked=resources,
                 available=self._ledger.total(),
             )
@@ -350,5 +350,5 @@ class InlineRuntime(Runtime):
 
 def _own(ref: object) -> InlineRef:
     if not isinstance(ref, InlineRef):
-        raise ObjectLostError(f"{ref!r} is not of this session: dray was shut down in between")
+        raise ObjectLostError(f"{ref!r} is of an earlier session, which dray.shutdown() ended")
     return ref

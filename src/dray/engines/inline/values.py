@@ -50,7 +50,7 @@ def _find(key: str) -> Pickled:
         return _known[key]
     except KeyError:
         raise ObjectLostError(
-            f"object {key} is gone: a reference that was pickled by hand does not keep it"
+            f"object {key} is gone: a reference that was pickled by hand does not keep it alive"
         ) from None
 
 

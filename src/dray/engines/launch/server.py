@@ -168,8 +168,8 @@ class Server:
         status = self._process.poll()
         if actor.pid is None and status is not None and status > 0:  # not killed: it gave up
             error = EngineError(
-                f"the fork server ended with status {status}; what it has printed to the standard "
-                "error of the script says why"
+                f"the fork server ended with status {status}; its output on the script's "
+                "standard error says why"
             )
             return functools.partial(actor.on_failure, error)
         return functools.partial(actor.on_exit, None, False)

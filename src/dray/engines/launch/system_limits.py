@@ -103,8 +103,8 @@ def describe(number: int, file: str | None = None) -> str:
     if number == errno.ETOOMANYREFS:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return (
-            f"{text}: of this user's open files {soft} may be on their way between processes "
-            "(ulimit -n); raise it, or start fewer workers at a time"
+            f"{text}: this user may have {soft} open files in transit between processes (ulimit "
+            "-n); raise that limit, or start fewer workers at a time"
         )
     if number == errno.EAGAIN:
         parts = []
@@ -115,7 +115,9 @@ def describe(number: int, file: str | None = None) -> str:
         if most is not None:
             parts.append(f"this container may have {most} (pids.max)")
         limits = " and ".join(parts) or "the system allows no more"
-        return f"{text}: the limit of processes is met; {limits}; raise it, or use fewer workers"
+        return (
+            f"{text}: the limit of processes is reached; {limits}; raise it, or use fewer workers"
+        )
     if number == errno.ENOMEM:
         return f"{text}: there is no memory for one more process; use fewer or smaller workers"
     return f"{text}: {file}" if file else text
@@ -139,8 +141,8 @@ def describe_map(error: OSError, size: int) -> str:
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     allowed = "no more" if soft == resource.RLIM_INFINITY else f"{soft >> 20} MiB (ulimit -v)"
     return (
-        f"pid {os.getpid()} cannot look into the {size >> 20} MiB for shared objects: {error}. It "
-        f"may have {allowed}; raise that, or give dray.init(object_store_memory=...) less"
+        f"pid {os.getpid()} cannot map the {size >> 20} MiB for shared objects: {error}. It may "
+        f"have {allowed}; raise that limit, or set dray.init(object_store_memory=...) lower"
     )
 
 

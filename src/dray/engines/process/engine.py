@@ -311,7 +311,7 @@ class ProcessEngine(LocalEngine):
     def _on_crash(self) -> None:
         """Nobody may wait for ever for what will not come."""
         if self._runtime is not None:
-            self._runtime.begin_close("the thread that hears of workers has ended")
+            self._runtime.begin_close("the thread that watches workers has ended")
         for server in self._servers.all():
             for actor, _ in list(server.actors.values()):
                 self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))

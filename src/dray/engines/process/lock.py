@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from dray.engines.process.hub.records import Client
 
 IN_A_FINALISER = (
-    "a finaliser (__del__, or a weak reference's callback) was run by the garbage collector in the "
-    "midst of dray's own work, and cannot wait there for dray; have it submit a task or a call and "
-    "not wait, or free what it frees in a method that the program calls"
+    "the garbage collector ran a finaliser (__del__, or a weak reference's callback) in the "
+    "middle of dray's own work, where it cannot wait for dray; have it submit a task or a call "
+    "without waiting, or free its resource in a method that the program calls"
 )
 # Frames of Python's stack that work with the lock held may need.
 _DEPTH = 150

@@ -48,7 +48,7 @@ class NestedEngine(ProcessEngine):
         return ProgramStatus(engine=self.name, note="within a task or actor")
 
     def _check_known(self, node_id: str) -> None:
-        raise ConfigError("nodes are lost by the driver, which has them")
+        raise ConfigError("only the driver can lose a node")
 
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
         self._host.demand("reserve", request, "check")

@@ -212,11 +212,11 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
         )
     except ConnectionError as error:
         raise ClusterUnreachableError(
-            "there is no Ray cluster here: neither RAY_ADDRESS nor a cluster on this machine was "
-            "found. Start one with `ray start --head`, or give dray.init(address='host:port'); "
-            "dray.init(engine='ray', address='local') starts one that ends with this process. "
-            "dray.init() without an address needs none, nor does a program as it is with "
-            "DRAY_ENGINE=process"
+            "there is no Ray cluster here: neither RAY_ADDRESS nor a cluster on this machine "
+            "was found. Start one with `ray start --head`, or give "
+            "dray.init(address='host:port'); dray.init(engine='ray', address='local') starts "
+            "one that ends with this process. dray.init() without an address needs no cluster, "
+            "and with DRAY_ENGINE=process an unchanged program needs none either"
         ) from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray refuses this: {error}") from error
@@ -272,12 +272,12 @@ def _greet(address: str) -> None:
     try:
         answer.result(_PATIENCE_S)
     except FutureTimeoutError as error:
-        raise _unreachable(address, "something listens there, and does not answer") from error
+        raise _unreachable(address, "something listens there, but does not answer") from error
     except Exception as error:
         if "AuthToken" in str(error) or "Unauthenticated" in str(error):
             raise ClusterUnreachableError(
-                f"the cluster at {address} asks for a token, and does not know this program's; set "
-                "RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or "
+                f"the cluster at {address} asks for a token, and does not accept this program's; "
+                "set RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or "
                 "RAY_AUTH_TOKEN"
             ) from error
         raise _unreachable(address, str(error)) from error

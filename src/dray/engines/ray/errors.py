@@ -57,12 +57,12 @@ def _infeasible(error: BaseException, text: str) -> DrayError:
 
 def _no_runtime_env(error: BaseException, text: str) -> DrayError:
     reason = " ".join(text.removeprefix("Failed to set up runtime environment.").split())
-    reason = reason or "Ray does not say why; the runtime_env_setup logs of the node do"
+    reason = reason or "Ray does not say why; see the runtime_env_setup logs of the node"
     return RuntimeEnvSetupError(f"its runtime environment cannot be made: {reason}")
 
 
 _CRASH = "worker process has died"
-_OFTEN = "often by kill -9, for want of memory, or by a crash in native code"
+_OFTEN = "often because of kill -9, a lack of memory, or a crash in native code"
 ended_with_group: set[str] = set()  # the ids of actors that were killed with their placement group
 
 
@@ -80,7 +80,7 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
     if "runtime env failed" in text:
         return _no_runtime_env(error, text)
     if "exit_actor() is called" in text or "exits by an user request" in text:
-        return ActorDiedError(None, details="it has left by exit_actor() or sys.exit(0)")
+        return ActorDiedError(None, details="it called exit_actor() or sys.exit(0)")
     of_group = getattr(error, "actor_id", None) in ended_with_group
     if of_group or "its placement group was removed" in text:
         return _ended_with_group()
@@ -89,7 +89,7 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         return ActorDiedError(
             None,
             details=f"its process ended on its own (Ray says: {detail or 'nothing more'}); "
-            f"{_OFTEN}: then the log holds its last words",
+            f"{_OFTEN}; see the end of its log",
         )
     return ActorDiedError(None, details=text.splitlines()[-1])
 
@@ -100,7 +100,7 @@ def _ended_with_group() -> DrayError:
 
 def _task_error(error: BaseException, text: str) -> DrayError:
     """An exception of code that ran in a worker, here dray's own before the user's begins."""
-    translated = EngineError(f"a worker could not begin: {text.strip().splitlines()[-1]}")
+    translated = EngineError(f"a worker could not start: {text.strip().splitlines()[-1]}")
     translated.__cause__ = RemoteTraceback(text)
     return translated
 
@@ -186,9 +186,10 @@ def _actor_never_was(error: BaseException, text: str) -> DrayError:
 def _task_crashed(error: BaseException, text: str) -> DrayError:
     """Ray tells which task it was, and how its process ended, in its own output alone."""
     why = (
-        f"its process ended on its own in the middle of its work, {_OFTEN} (Ray says no more here)"
+        f"its process ended on its own in the middle of its work, {_OFTEN} (Ray gives no details "
+        "here)"
     )
-    return WorkerDiedError(None, details=f"{why}; max_retries lets a task run again")
+    return WorkerDiedError(None, details=f"{why}; set max_retries to have the task run again")
 
 
 def _cancelled(error: BaseException, text: str) -> DrayError:

@@ -41,8 +41,8 @@ def ask_for_slices(
     names = sorted({labels.get(node, {}).get(SLICE_NAME_LABEL, "") for node in where.values()})
     if len(names) < slices.count or not all(names):
         raise EngineError(
-            f"the nodes that offer {slices.head} do not say their slices: {SLICE_NAME_LABEL} "
-            f"is missing or the same on several ({names})"
+            f"the nodes that offer {slices.head} do not name their slices: {SLICE_NAME_LABEL} is "
+            f"missing or the same on several ({names})"
         )
     narrowed = [
         {

@@ -124,7 +124,7 @@ def _ends_here() -> bool:
 
 
 def _shut_down() -> EngineError:
-    return EngineError("dray.shutdown() was called; what was waited for will not come")
+    return EngineError("dray.shutdown() was called; the results will not arrive")
 
 
 def ends_with_session(future: Future[Any]) -> Future[Any]:

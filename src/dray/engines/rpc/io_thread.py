@@ -81,7 +81,7 @@ class Reader:
         """
         if self._crash is not None:
             raise EngineError(
-                f"the thread that hears of workers has ended: {self._crash!r}; call dray.shutdown()"
+                f"the thread that watches workers has ended: {self._crash!r}; call dray.shutdown()"
             )
         with self._starting:
             if not self._thread.is_alive():
@@ -193,7 +193,7 @@ class Reader:
             task()
         except BaseException as error:
             with contextlib.suppress(Exception):  # the log may go to a stream that raises as well
-                _logger.error("what dray heard could not be dealt with", exc_info=error)
+                _logger.error("dray could not handle a message", exc_info=error)
             return error
         return None
 

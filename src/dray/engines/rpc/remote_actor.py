@@ -130,7 +130,7 @@ class RemoteActor(Actor):
     def _on_broken(self, error: BaseException) -> None:
         """End a process that cannot be understood; nobody may wait for its answers for ever."""
         self.kill()
-        why = f"what {self.name} says cannot be read: {error!r}; its process was ended"
+        why = f"a message of {self.name} cannot be read: {error!r}; dray ended its process"
         self.on_death(EngineError(why), expected=False)
 
     def on_hangup(self) -> None:

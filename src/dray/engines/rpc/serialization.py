@@ -291,6 +291,6 @@ def _tensor_on(device: str, *parts: Any) -> Any:
     except (RuntimeError, AssertionError) as error:
         said = str(error).partition("\n")[0]
         raise RuntimeError(
-            f"a tensor on {device} has come to a process that cannot use such a device "
-            f"({said}): have it ask for a GPU (num_gpus=1), or send tensor.cpu()"
+            f"a process received a tensor on {device}, and cannot use such a device ({said}): "
+            "have it ask for a GPU (num_gpus=1), or send tensor.cpu()"
         ) from error

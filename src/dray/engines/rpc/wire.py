@@ -147,7 +147,7 @@ def dump(value: object, what: str) -> bytes:
         culprit, said = _find_culprit(value, what), text_of(error)
         raise SerializationError(
             f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
-            "Create it inside the function, or pass what it is made from."
+            "Create it inside the function, or pass the values that it is made from."
         ) from error
 
 

@@ -90,8 +90,8 @@ def init_collective_group(
     key = _key(group_name)
     if key in _groups:
         raise ConfigError(
-            f"this actor is in a collective group {group_name!r} already: give another one a name "
-            "of its own, or call destroy_collective_group() first"
+            f"this actor is in a collective group {group_name!r} already: give the other group "
+            "another name, or call destroy_collective_group() first"
         )
     if not (is_whole(world_size) and is_whole(rank) and 0 <= rank < world_size):
         raise ConfigError(

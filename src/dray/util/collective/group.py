@@ -51,7 +51,7 @@ class Group:
             self.processes = _new_process_group(self, address, self._store, timeout)
 
     def close(self) -> None:
-        """Give back what the backend holds for the group; what Gloo has goes with the object."""
+        """Free the backend's resources of the group; those of Gloo are freed with the object."""
         if self.backend is Backend.NCCL:
             processes = self.processes
             close = getattr(processes, "shutdown", None) or processes._shutdown  # of PyTorch 2.4
@@ -97,12 +97,12 @@ def _reason(error: RuntimeError) -> str:
     """Return why an operation has failed, and what to do about it."""
     if "Duplicate GPU" in str(error):
         return (
-            "NCCL connects no two ranks on one GPU: give each actor a whole one (num_gpus=1), or "
-            f"use backend='gloo' ({str(error).strip().splitlines()[-1]})"
+            "NCCL cannot connect two ranks on one GPU: give each actor a whole one "
+            f"(num_gpus=1), or use backend='gloo' ({str(error).strip().splitlines()[-1]})"
         )
     return (
         f"{error}; every rank must make the same calls with tensors of the same shape and type, "
-        "and all of them must live"
+        "and all of them must be alive"
     )
 
 
@@ -155,7 +155,7 @@ def as_torch(tensor: Any) -> torch.Tensor:
     if type(tensor).__module__.partition(".")[0] == "cupy":
         return torch.from_dlpack(tensor)
     raise ConfigError(
-        f"a {type(tensor).__name__} is no tensor: give arrays of NumPy or CuPy, or tensors of "
+        f"a {type(tensor).__name__} is not a tensor: pass arrays of NumPy or CuPy, or tensors of "
         "PyTorch"
     )
 
@@ -165,7 +165,7 @@ def changed(tensor: Any) -> Iterator[torch.Tensor]:
     """Return dense memory for a tensor, from which it gets its new values."""
     if not getattr(getattr(tensor, "flags", None), "writeable", True):
         raise ConfigError(
-            "an array that is read-only, as what get() returns is, cannot take a result: give a "
+            "a read-only array, such as one that get() returned, cannot take a result: pass a "
             "copy of it"
         )
     own = as_torch(tensor)

@@ -147,9 +147,9 @@ class Conversation(ABC):
         """Refuse to speak for a process in a fork of it."""
         if os.getpid() != self._pid:
             raise EngineError(
-                f"process {os.getpid()} was forked off process {self._pid}, whose session this is, "
-                "and cannot use it: call dray there and pass the values on, or begin a session of "
-                "this process with dray.init()"
+                f"this process ({os.getpid()}) is a fork of process {self._pid} and cannot use "
+                "its dray session: call dray in the parent and pass the values to the fork, or "
+                "start a session here with dray.init()"
             )
 
     def leave_to_parent(self) -> None:

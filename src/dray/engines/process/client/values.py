@@ -53,9 +53,9 @@ class Values(Conversation, Runtime):
         except OSError as error:
             self.say("no_room", place)
             raise ObjectStoreFullError(
-                f"an object of {packed.size} bytes cannot be written: {error}. Drop references to "
-                "what is not needed, free memory or space in the temporary directory, or give "
-                "dray.init(object_store_memory=...) less than there is"
+                f"an object of {packed.size} bytes cannot be written: {error}. Drop references "
+                "that you no longer need, free memory or space in the temporary directory, or "
+                "set dray.init(object_store_memory=...) to less than the machine has"
             ) from error
         except BaseException:
             self.say("no_room", place)

@@ -203,9 +203,9 @@ class Actors(CallListener):
             self._hub.own(client, numbers)
             error = ActorDiedError(
                 None,
-                details="the actor is gone: it has ended, or the last handle that keeps it has. "
-                "Those of get_actor(), get_if_exists=True and current_actor do not: keep the first "
-                'one, or make the actor with lifetime="detached"',
+                details="the actor is gone: it has ended, or the last handle that keeps it alive "
+                "was dropped. Handles of get_actor(), get_if_exists=True and current_actor do not "
+                'keep it alive: keep the first one, or make the actor with lifetime="detached"',
                 actor_id=f"{actor_number:032x}",
             )
             self._hub.fail(numbers, failed(error))
@@ -233,8 +233,8 @@ class Actors(CallListener):
     def _too_many(self, client: Client, task: Task, payload: Payload, most: int) -> Payload:
         error = failed(
             PendingCallsLimitExceeded(
-                f"{task.title} was not called: {most} calls of this process wait already, which is "
-                "its actor's max_pending_calls; wait for some of them first"
+                f"{task.title} was not called: this process has {most} waiting calls already, as "
+                "many as the actor's max_pending_calls allows; wait for some of them first"
             )
         )
         if task.returns == "streaming":  # which tells of it who reads it
@@ -332,7 +332,7 @@ class Actors(CallListener):
             return
         if actor.state in ("starting", "restarting"):
             return  # `on_made` comes, and then this again
-        error = actor.died(0, f"actor {actor.title} has ended: nobody had a handle")
+        error = actor.died(0, f"actor {actor.title} has ended: no process had a handle of it")
         worker = actor.worker
         self._mark_dead(actor, failed(error))
         if worker is not None:
@@ -442,8 +442,8 @@ class Actors(CallListener):
         if task.cancelled:
             return self._tasks.cancelled(task)
         why = (
-            f"{task.title} did not end: {error}; the actor is being made again, and the call is "
-            "not, because max_task_retries is 0"
+            f"{task.title} did not finish: {error}; the actor is being restarted, but the call "
+            "is not repeated, because max_task_retries is 0"
         )
         return failed(ActorUnavailableError(error.exitcode, details=why, actor_id=actor.actor_id))
 
@@ -451,12 +451,12 @@ class Actors(CallListener):
         self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
     ) -> ActorDiedError:
         if actor.exiting:
-            why = f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)"
+            why = f"actor {actor.title} ended itself with exit_actor() or sys.exit(0)"
             return actor.died(0, why)
         most = actor.creation.kind.options["max_restarts"]
-        again = "max_restarts lets it be made again"
+        again = "set max_restarts to have it restarted"
         if most > 0:
-            again = f"max_restarts={most} does not let it be made once more"
+            again = f"max_restarts={most} allows no further restart"
         return actor.died(
             error.exitcode,
             f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "

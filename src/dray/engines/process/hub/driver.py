@@ -372,7 +372,7 @@ class DriverRuntime(ProcessRuntime):
 
     def _refuse(self, line: Channel, error: Exception) -> None:
         """End a process whose message cannot be dealt with: what it does must not hang."""
-        _logger.error("a message of a worker cannot be dealt with", exc_info=error)
+        _logger.error("a message of a worker cannot be handled", exc_info=error)
         if isinstance(line, WorkerProcess):
             line.doomed = True
             self._kill(line)
@@ -435,7 +435,7 @@ class DriverRuntime(ProcessRuntime):
         """Take nothing more, and end all that waits."""
         # First: the end of the workers is not to be answered with new ones.
         self._closed = self.hub.lock.closed = True
-        self.end_waits(lambda: EngineError(f"{why}; what was waited for will not come"))
+        self.end_waits(lambda: EngineError(f"{why}; the results will not arrive"))
 
     def close(self) -> None:
         """End the session; its processes are gone already."""

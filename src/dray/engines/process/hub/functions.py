@@ -25,8 +25,8 @@ from dray.scheduling.requests import Request
 def of_lost_bundles(error: InfeasibleError) -> InfeasibleError:
     """Return the error of what does not fit into the bundles that nodes which died have left."""
     return InfeasibleError(
-        "no bundle that is left of its placement group can hold it, and others are gone with their "
-        "nodes; make a new group",
+        "none of the remaining bundles of its placement group can hold it, and the others were "
+        "lost with their nodes; make a new group",
         asked=error.asked,
         available=error.available,
     )

@@ -35,10 +35,10 @@ def describe_stall(tasks: Tasks, actors: Actors) -> str | None:
     where = "on one node" if shape.group is None else "in one bundle"
     but = f", but not {where}" if enough else ""
     return (
-        f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, "
-        f"of which {there} are free{but}, and nothing is at work that will free more. "
-        f"{_holders(actors)}End what is not needed (dray.kill), let actors take less "
-        "(num_cpus=0), or offer more with dray.init(num_cpus=...); `dray status` shows all"
+        f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, of "
+        f"which {there} are free{but}, and no running work will free more. {_holders(actors)}End "
+        "actors that you no longer need (dray.kill), let actors take less (num_cpus=0), or "
+        "offer more with dray.init(num_cpus=...); `dray status` shows all of them"
     )
 
 

@@ -417,13 +417,13 @@ class Tasks:
             self.pump(shape)
 
     def _died(self, task: Task, worker: WorkerProcess, error: WorkerDiedError) -> WorkerDiedError:
-        tries = "; max_retries lets it run again"
+        tries = "; set max_retries to have it run again"
         if task.attempt > 1:
             tries = f" in attempt {task.attempt}, the last that max_retries allows"
         return type(error)(
             error.exitcode,
             out_of_memory=error.out_of_memory,
-            details=f"{task.title} (pid {worker.pid}, node {worker.node.node_id}) did not end: "
+            details=f"{task.title} (pid {worker.pid}, node {worker.node.node_id}) did not finish: "
             f"{error}{tries}",
         )
 

@@ -142,7 +142,7 @@ def _current_runtime() -> ReferenceRuntime:
         _join()
     if _runtime is None:
         raise RuntimeError(
-            "a reference of dray's was unpickled in a process that is no part of a session"
+            "a reference of dray's was unpickled in a process that belongs to no session"
         )
     return _runtime
 

@@ -119,8 +119,8 @@ class Arena:
         except OSError as error:
             os.close(fd)
             raise ObjectStoreFullError(
-                f"the object store cannot have {size / 1e6:,.0f} MB: {error.strerror} (`ulimit -f` "
-                "limits it as it does files; dray.init(object_store_memory=...) asks for less)"
+                f"the object store cannot have {size / 1e6:,.0f} MB: {error.strerror} (`ulimit "
+                "-f` limits it like a file; dray.init(object_store_memory=...) can ask for less)"
             ) from error
         return cls(fd)
 

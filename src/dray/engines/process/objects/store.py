@@ -105,9 +105,9 @@ class Store:
         entry = self._entries.get(number)
         if entry is None:
             error = ObjectLostError(
-                "the object is gone: its last reference died before this one was used, or it is of "
-                "another session; keep a reference to it, or hand it on inside an argument or a "
-                "value"
+                "the object is gone: its last reference was dropped before this one was used, "
+                "or it is of another session; keep a reference to it, or pass it on inside an "
+                "argument or a value"
             )
             return ObjectEntry(failed(error))
         return entry
@@ -241,10 +241,10 @@ class Store:
 
     def _full(self, error: OSError) -> ObjectStoreFullError:
         return ObjectStoreFullError(
-            f"the object store's memory ({self.arena.size >> 20} MiB) is full, and objects cannot "
-            f"be moved to the disk: {error}. Drop references to what is not needed, free space "
-            f"in the temporary directory{_temporary_directory()}, set TMPDIR to another one, or "
-            "raise dray.init(object_store_memory=...)"
+            f"the object store's memory ({self.arena.size >> 20} MiB) is full, and objects "
+            f"cannot be moved to the disk: {error}. Drop references that you no longer need, "
+            f"free space in the temporary directory{_temporary_directory()}, set TMPDIR to "
+            "another one, or raise dray.init(object_store_memory=...)"
         )
 
     def forget_room(self, place: Stored, lengths: Iterable[int]) -> None:

@@ -348,7 +348,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
     if not fds:
         raise EngineError(
             "tasks, actors and objects are not available here: a training within the train "
-            "function of another one has no way to the driver; use them in the outer one"
+            "function of another one cannot reach the driver; use them in the outer one"
         )
     arena, disk = fds
     inbox = Inbox(sock)
