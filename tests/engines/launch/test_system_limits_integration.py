@@ -242,7 +242,7 @@ first = Actor.remote()
 server = psutil.Process(dray.get(first.pid.remote())).parent()
 server.suspend()  # as one that imports what workers need
 try:
-    actors = [Actor.remote() for _ in range(115)]  # five descriptors each
+    actors = [Actor.remote() for _ in range(95)]  # six descriptors each
     calls = [actor.pid.remote() for actor in actors]
     dray.kill(actors.pop())
     unheard = calls.pop()
@@ -268,4 +268,4 @@ def test_more_actors_at_once_than_descriptors_may_be_on_their_way(tmp_path: Path
     bound = ("--inh-caps=-all", "--bounding-set=-sys_resource,-sys_admin")
     as_user = () if os.getuid() else ("setpriv", *bound)
     said = said_within((512, 512), MANY_AT_ONCE, tmp_path, *as_user)
-    assert said == {"made": "115", "killed": "ActorDiedError", "serves": "True"}
+    assert said == {"made": "95", "killed": "ActorDiedError", "serves": "True"}
