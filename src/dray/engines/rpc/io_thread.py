@@ -38,8 +38,8 @@ def start_thread(thread: threading.Thread) -> None:
         thread.start()
     except RuntimeError as error:
         raise EngineError(
-            f"{error}: the limit of processes and threads (ulimit -u, or a container's) is reached; "
-            "raise it, or use fewer workers"
+            f"{error}: the limit of processes and threads (ulimit -u, or a container's) is "
+            "reached; raise it, or use fewer workers"
         ) from error
 
 
