@@ -174,7 +174,7 @@ def _own_resources(options: Options) -> Described:
 def _hide_token() -> None:
     """Let nobody else read the token of the clusters that start here, which Ray itself does not.
 
-    Who has the token, and can connect, runs code in such a cluster as its user.
+    With the token, anybody who can connect runs code in such a cluster as its user.
     """
     with contextlib.suppress(OSError, RuntimeError):  # there is no home, or it is somebody else's
         directory = Path.home() / ".ray"
