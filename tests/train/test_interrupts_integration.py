@@ -13,8 +13,15 @@ from typing import Any
 import psutil
 import pytest
 
+import dray
 import dray.train
-from dray.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+from dray.train import (
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+)
 from dray.train.backend import Backend, BackendConfig
 from tests.support.gates import MOMENT_S
 from tests.support.programs import Program, run, survivors, write
@@ -254,6 +261,34 @@ def test_a_framework_that_parts_badly_does_not_undo_the_run(
 
 
 def test_sigint_handler_is_given_back(storage: Path) -> None:
+    dray.put(0)  # the session has one of its own
     before = signal.getsignal(signal.SIGINT)
     fit(print, storage, workers=1)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+class SlowTracker(UserCallback):
+    """A callback that takes ten times as long as ranks between reports, and presses Ctrl-C."""
+
+    heard = 0
+
+    def after_report(self, *_: object) -> None:
+        self.heard += 1
+        time.sleep(0.01)
+        if self.heard == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_is_not_heard_after_all_that_a_slow_callback_lags_behind(storage: Path) -> None:
+    """The callback heard of all 2,000 reports first, and of as many as came meanwhile."""
+
+    def train() -> None:
+        for step in range(2000):
+            dray.train.report({"step": step})
+
+    tracker = SlowTracker()
+    with pytest.raises(KeyboardInterrupt):
+        fit(train, storage, callbacks=[tracker])
+    made = {path.read_text().count("\n") for path in storage.glob("run/metrics/*.jsonl")}
+    assert made == {tracker.heard}
+    assert tracker.heard < 100

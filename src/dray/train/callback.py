@@ -109,6 +109,9 @@ class UserCallback(RayTrainCallback):
     ) -> None:
         """Called when all ranks have made a report.
 
+        The ranks go on meanwhile. A rank that has made 32 further reports waits, so that Ctrl-C is
+        heard soon: a callback that takes longer than the time between reports slows the training.
+
         Args:
             run_context: Run that it concerns.
             metrics: One dict a rank, in the order of ranks; an empty one if its report has failed.

@@ -63,6 +63,7 @@ class Attempt:
     _stopped: set[int] = field(default_factory=set)
     _next_reports: dict[int, int] | None = None  # of ranks, once they were asked to stop
     _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)
+    _heard: dict[int, int] = field(default_factory=dict)  # reports of which ranks are to be told
 
     def __post_init__(self) -> None:
         size = len(self.group)
@@ -86,6 +87,8 @@ class Attempt:
         if isinstance(message, run_messages.Reported):
             self._book.reported(rank, message, time.monotonic())
             self._reading.told(rank, message)
+            if self.group.paced and message.report % run_messages.TOLD_EVERY == 0:
+                self._heard[rank] = message.report
             return self.barrier or message.files is not None
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)
@@ -132,6 +135,9 @@ class Attempt:
             if self._book.is_done(asked.below) and not awaited:
                 self._listings.remove((rank, asked))
                 self.group.tell(run_messages.Listed(asked.request, self.store.listed()), [rank])
+        while self._heard:  # callbacks have heard of what was yielded
+            rank, report = self._heard.popitem()
+            self.group.tell(run_messages.Heard(report), [rank])
 
     def _commit(self, entry: PendingReport) -> Checkpoint | None:
         committed = None

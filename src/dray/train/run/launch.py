@@ -43,10 +43,14 @@ class Launch:
     @property
     def _may_be_late(self) -> bool:
         """True if nobody waits for a report without files: neither the ranks, nor a callback."""
+        return not (self.config.report_barrier or self._calls_back)
+
+    @property
+    def _calls_back(self) -> bool:
+        """True if a callback hears of each report."""
         hooks = (callback.after_report for callback in self.config.callbacks)
         own = UserCallback.after_report  # a callback's may also be an attribute of it alone
-        heard = any(getattr(hook, "__func__", hook) is not own for hook in hooks)
-        return not (self.config.report_barrier or heard)
+        return any(getattr(hook, "__func__", hook) is not own for hook in hooks)
 
     @property
     def follows_files(self) -> bool:
@@ -75,7 +79,7 @@ class Launch:
             for worker in workers:
                 worker.actor.kill()
             raise
-        return WorkerGroup(workers, progress.warn)
+        return WorkerGroup(workers, progress.warn, paced=self._calls_back)
 
     def give_ranks(self, group: WorkerGroup, attempt: int, checkpoint: Committed | None) -> None:
         """Tell workers that have started which rank each has, and from where to go on.
@@ -95,6 +99,7 @@ class Launch:
             positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
             may_be_late=self._may_be_late,
+            paced=group.paced,
             files_followed=self.follows_files,
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,

@@ -74,11 +74,19 @@ class WorkerGroup:
         workers: The workers; by rank, once they have ranks.
         warn: Tells the user something.
         collectives: Backend of the collectives, such as "gloo", once it is known.
+        paced: Whether ranks keep close to the callbacks that hear of each report.
     """
 
-    def __init__(self, workers: Sequence[WorkerState], warn: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        workers: Sequence[WorkerState],
+        warn: Callable[[str], object],
+        *,
+        paced: bool = False,
+    ) -> None:
         self.workers = list(workers)
         self.warn = warn
+        self.paced = paced
         self.collectives = ""
         self._unstarted = {worker for worker in workers if worker.started is None}
         self._by_actor = {worker.actor: worker for worker in workers}

@@ -23,6 +23,7 @@ class RunInfo:
         first_report: The number of the attempt's first report.
         report_barrier: Whether each report waits for every rank.
         may_be_late: Whether nobody waits for what a report without files tells.
+        paced: Whether ranks keep close to the callbacks that hear of each report, see `Heard`.
         files_followed: Whether the driver reads reports without files where ranks write them.
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
             as made that.
@@ -38,6 +39,7 @@ class RunInfo:
     checkpoint: str | None
     report_barrier: bool = False
     may_be_late: bool = True
+    paced: bool = False
     files_followed: bool = False
     positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     working_directory: str | None = None
@@ -268,6 +270,21 @@ class ReportDone:
     trouble: str | None = None
     alone: bool = False
     provisional: bool = False
+
+
+# Reports of a rank that callbacks have not heard of at most, and after how many it is told.
+MOST_UNHEARD, TOLD_EVERY = 32, 8
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The driver has taken a rank's reports up to one, and its callbacks have heard of them.
+
+    Without it, ranks would run ahead of slow callbacks without limit, and the driver would hear
+    of Ctrl-C only after all that they have reported meanwhile.
+    """
+
+    report: int
 
 
 @dataclass(frozen=True)

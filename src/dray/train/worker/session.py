@@ -82,6 +82,9 @@ class TrainSession:
         self._attempt = run.attempt
         self._barrier = run.report_barrier
         self._late = run.may_be_late
+        self._paced = run.paced
+        self._heard = run.first_report - 1  # the newest report of which callbacks have heard
+        self._hearings: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._followed = run.files_followed
         self._noticed_until = 0.0
         self._sequence = 0
@@ -126,6 +129,8 @@ class TrainSession:
             self._uploads.take(message)
         elif isinstance(message, run_messages.CollectiveResult):
             self._results.put(message)
+        elif isinstance(message, run_messages.Heard):
+            self._hearings.put(message.report)
         else:
             self._answers.put(message)
 
@@ -134,6 +139,7 @@ class TrainSession:
         self._uploads.give_up()
         self._answers.put(_OVER)
         self._results.put(_OVER)
+        self._hearings.put(_OVER)
         if self._stop_at is not None:
             self._stop(0)
 
@@ -207,6 +213,8 @@ class TrainSession:
             elif (now := time.monotonic()) >= self._noticed_until:  # now that it is written
                 self.post(run_messages.NOTICE, quiet=True)
                 self._noticed_until = now + run_messages.NOTICE_S
+            while self._paced and number - self._heard > run_messages.MOST_UNHEARD:
+                self._heard = _told(self._hearings)
             if self._uploads.error is not None:
                 self._uploads.check()
             if self._securing.error is not None:
@@ -425,7 +433,7 @@ class TrainSession:
                     return [wire.load(each) for each in answer.data]
 
 
-def _told(answers: queue.SimpleQueue[object], deadline: float | None = None) -> object:
+def _told(answers: queue.SimpleQueue[Any], deadline: float | None = None) -> Any:
     """Wait for the controller's next answer.
 
     Raises:
