@@ -152,7 +152,9 @@ def test_an_apple_gpu_is_for_one_worker(session: Any, storage: Path, shown: Any)
     (found,) = fit(ScalingConfig(use_gpu=True), storage, "CUDA_VISIBLE_DEVICES")
     assert (found["devices"], found["shown"], found["backend"]) == (["mps"], None, "gloo")
     assert re.search("rank 0: torch .* cannot use mps devices here", shown())
-    with pytest.raises(ConfigError, match=r"no mps tensors between Apple GPUs; use one worker"):
+    with pytest.raises(
+        ConfigError, match=r"gloo cannot carry mps tensors between Apple GPUs; use one worker"
+    ):
         fit(ScalingConfig(num_workers=2, use_gpu=True), storage, "CUDA_VISIBLE_DEVICES")
 
 

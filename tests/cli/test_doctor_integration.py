@@ -360,7 +360,7 @@ def test_what_the_machine_lacks_is_told(tmp_path: Path) -> None:
     assert len(said) == 5
     found["machine"]["shared_memory"] = {"is_there": True, "bytes": 64 << 20}  # Docker's default
     what, _ = problems_of(found)[0]
-    assert what.startswith("/dev/shm, the shared memory, has 64 MiB only")
+    assert what.startswith("/dev/shm, the shared memory, has only 64 MiB")
 
 
 def test_a_place_of_locks_that_cannot_be_made_is_told() -> None:

@@ -74,7 +74,7 @@ def test_damage_of_the_contents_is_never_handed_out(
     ]
     for use in uses:
         with pytest.raises(
-            StorageError, match="checkpoint_000002 is damaged: weights is not as it"
+            StorageError, match="checkpoint_000002 is damaged: weights has changed since"
         ):
             use(read.checkpoint)
     with pytest.raises(StorageError, match="is damaged"):
@@ -87,7 +87,7 @@ def test_damage_of_the_contents_is_never_handed_out(
     assert again.checkpoint is not None
     assert Path(again.checkpoint.path).name == "checkpoint_000001"
     assert len(again.best_checkpoints) == 2
-    assert "checkpoint_000002 is damaged (weights is not" in capsys.readouterr().err
+    assert "checkpoint_000002 is damaged (weights has changed" in capsys.readouterr().err
     longer = fit(lambda: report_step(9), storage, checkpoint_config=CheckpointConfig(num_to_keep=2))
     assert [Path(c.path).name for c, _ in longer.best_checkpoints] == [
         "checkpoint_000001",
@@ -100,7 +100,7 @@ def test_files_of_another_size_are_found_at_once(storage: Path) -> None:
     fit(three_steps, storage)
     (storage / "run/checkpoint_000002/weights").write_text("weights")
     with pytest.warns(
-        UserWarning, match=r"checkpoint_000002 is damaged \(weights is not as it was"
+        UserWarning, match=r"checkpoint_000002 is damaged \(weights has changed since"
     ):
         result = Result.from_path(storage / "run")
     assert result.checkpoint is not None

@@ -273,7 +273,7 @@ def test_what_others_write_deletes_nothing_but_a_checkpoint(
     gone = there.keys() - run.sizes().keys()
     assert gone == {".lease-000001", ".unfinished-gone", "gone/model"}
     assert len(warned) == len(planted) + len(aside)
-    assert "no checkpoint can have the name 'metrics', so dray has not made it" in str(warned)
+    assert "no checkpoint can have the name 'metrics', so dray did not make it" in str(warned)
 
 
 def test_who_looks_for_checkpoints_does_not_ask_for_those_that_were_deleted(
@@ -338,7 +338,9 @@ def test_damage_is_found_in_a_download(
     (found,) = directory.checkpoints()
     assert isinstance(found.path, RemotePath)
     (found.path / "model").write_bytes(b"OLD")
-    with pytest.raises(StorageError, match="checkpoint_000000 is damaged: model is not as it was"):
+    with pytest.raises(
+        StorageError, match="checkpoint_000000 is damaged: model has changed since it was"
+    ):
         fetch(found.path, tmp_path / "a")
     (found.path / "model").write_bytes(b"o")
     assert directory.first_damaged_file(found) == "model"

@@ -192,7 +192,7 @@ def test_callback_reports_what_is_asked(storage: Path) -> None:
     assert result.checkpoint is not None
     model = RayTrainReportCallback.get_model(result.checkpoint, filename="trees.json")
     assert model.num_boosted_rounds() == 3
-    with pytest.raises(StorageError, match=r"has no model.ubj; name the file"):
+    with pytest.raises(StorageError, match=r"has no model.ubj; pass the name of the file"):
         RayTrainReportCallback.get_model(result.checkpoint)
 
 
