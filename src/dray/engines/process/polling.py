@@ -7,42 +7,15 @@ import select
 import socket
 import threading
 import time
-from typing import Protocol
 
 # Readiness to read and to write; epoll's numbers are the same.
 READ, WRITE = select.POLLIN, select.POLLOUT
 
 
-class HasDescriptor(Protocol):
-    """A socket or the like."""
-
-    def fileno(self) -> int:
-        """Return its descriptor."""
-
-
-class Poll(Protocol):
-    """The part of `select.epoll` that is used; threads may change the set while another waits."""
-
-    def register(self, fd: int | HasDescriptor, events: int, /) -> None:
-        """Add a descriptor."""
-
-    def modify(self, fd: int | HasDescriptor, events: int, /) -> None:
-        """Wait for other events of a descriptor."""
-
-    def unregister(self, fd: int | HasDescriptor, /) -> None:
-        """Take a descriptor out."""
-
-    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
-        """Return descriptors with their events, as soon as there are some or the time is over."""
-
-    def close(self) -> None:
-        """Free it."""
-
-
 class PollSet:
-    """As `select.epoll`; each wait looks at all descriptors, which costs the more of them.
+    """The part of `select.epoll` that is used; other threads may change the set during a wait.
 
-    One thread waits at a time.
+    One thread waits at a time. A wait takes time in proportion to the number of descriptors.
     """
 
     def __init__(self) -> None:
@@ -53,7 +26,7 @@ class PollSet:
         self._wake.setblocking(False)
         self._events[self._changed.fileno()] = READ
 
-    def register(self, fd: int | HasDescriptor, events: int) -> None:
+    def register(self, fd: int | socket.socket, events: int) -> None:
         """Add a descriptor."""
         with self._lock:
             self._events[_number(fd)] = events
@@ -62,7 +35,7 @@ class PollSet:
 
     modify = register
 
-    def unregister(self, fd: int | HasDescriptor) -> None:
+    def unregister(self, fd: int | socket.socket) -> None:
         """Take a descriptor out, which may be closed then."""
         with self._lock:
             del self._events[_number(fd)]
@@ -89,10 +62,10 @@ class PollSet:
         self._wake.close()
 
 
-def _number(fd: int | HasDescriptor) -> int:
+def _number(fd: int | socket.socket) -> int:
     return fd if isinstance(fd, int) else fd.fileno()
 
 
-def make_poll() -> Poll:
+def make_poll() -> select.epoll | PollSet:
     """Return a set of the system's best kind."""
     return select.epoll() if hasattr(select, "epoll") else PollSet()
