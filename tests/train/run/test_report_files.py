@@ -102,21 +102,54 @@ def test_a_rank_that_ends_before_it_can_give_a_notice_is_heard(
     assert heard(files, DIED, 0) == [6, 8]
 
 
-def test_what_comes_after_the_notice_is_heard_when_its_time_is_over(
+def test_what_a_notice_covers_is_read_now_and_then_until_another_would_have_come(
     directory: RunDirectory, files: ReportFiles, clock: Clock
 ) -> None:
     assert files.due == math.inf
     write(directory, 6)
     assert heard(files, NOTICED, 0) == [6]
     write(directory, 7)
-    assert NOTICE_S < files.due < 2 * NOTICE_S
+    assert 0 < files.due <= 0.1
     printed = Output(ACTOR, "stdout", b"more and more, so that nothing else comes")
     assert heard(files, printed, 0) == []
     clock.now = files.due
     assert heard(files, printed, 0) == [7]
-    assert files.due == math.inf
-    write(directory, 8)
+    looks: list[int] = []
+    while files.due < math.inf:
+        clock.now = files.due
+        write(directory, 8 + len(looks))
+        looks += heard(files, Signal.READ_REPORTS)
+    assert NOTICE_S < clock.now < 1.5 * NOTICE_S
+    assert looks == list(range(8, 8 + len(looks)))
+    assert len(looks) <= 1.5 * NOTICE_S / 0.1
+    write(directory, 100)
     assert heard(files) == []  # it would have given a notice
+
+
+def test_the_files_of_all_ranks_with_notices_are_read_together(
+    directory: RunDirectory, files: ReportFiles, clock: Clock
+) -> None:
+    write(directory, 6)
+    assert heard(files, NOTICED, 0) == [6]
+    clock.now = 0.09
+    write(directory, 3, rank=1)
+    assert heard(files, NOTICED, 1) == [3]  # its first notice waits for nothing
+    write(directory, 7)
+    write(directory, 4, rank=1)
+    assert heard(files, NOTICED, 1) == []  # its next only says that there will be more
+    assert files.due == pytest.approx(0.1)
+    clock.now = files.due
+    assert heard(files, Signal.READ_REPORTS) == [7, 4]
+
+
+def test_a_file_is_read_no_more_after_the_end_of_its_rank(
+    directory: RunDirectory, files: ReportFiles
+) -> None:
+    write(directory, 6)
+    assert heard(files, NOTICED, 0) == [6]
+    write(directory, 7)
+    assert heard(files, DIED, 0) == [7]
+    assert files.due == math.inf
 
 
 def test_reports_after_one_with_files_wait_for_its_message(

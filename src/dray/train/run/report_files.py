@@ -1,13 +1,14 @@
 """Reports without files, which the driver reads in the ranks' metrics files a little later.
 
 Such a report is a line in its rank's file. If all workers run on the driver's host, no message
-repeats it. Instead a rank that makes a report sends a notice, and then no other notice for
-`NOTICE_S`. The driver reads the rank's file when it receives the notice, and once more when it has
+repeats it. Instead a rank that makes a report sends a notice, which covers the reports of the next
+`NOTICE_S`. The driver reads the rank's file when it receives the notice, then every 0.1 s together
+with the files of all other ranks whose notices are valid, and for the last time when it has
 received no notice for longer than `NOTICE_S`. No report is missed this way: a rank looks at the
-time after it has written a line, so a line without a notice was in the file before the second read.
+time after it has written a line, so a line without a notice was in the file before the last read.
 At the end of a rank its file is read once more, for lines that the rank could not announce.
 
-Between the two reads, the file may contain reports that precede messages of other ranks. So when a
+Between two reads, a file may contain reports that precede messages of other ranks. So when a
 rank sends a message other than a notice, the driver reads the files of all ranks as soon as no
 further message is waiting. It reads once for all messages that ranks send together, because a read
 for each would cost more with many ranks. Before it handles an end, it reads them at once.
@@ -40,8 +41,10 @@ from dray.train.worker.run_messages import (
     report_of,
 )
 
-# Seconds after a notice until its rank's file is read once more, if no other notice has come.
-_LOOK_S = 1.25 * NOTICE_S
+# Seconds between two reads of a file while its rank's notice is valid.
+_READ_EVERY_S = 0.1
+# Seconds after a notice until its rank's file is read for the last time, if no other has come.
+_VALID_S = 1.25 * NOTICE_S
 
 
 class ReportFiles:
@@ -51,7 +54,8 @@ class ReportFiles:
         self._directory = directory
         self._followers: list[LineFollower] = []
         self._newest: list[float] = []  # by rank, the newest report of which a message has told
-        self._due: dict[int, float] = {}  # rank -> when its file is to be read once more
+        self._valid: dict[int, float] = {}  # rank -> until when its notice is valid
+        self._next_read = 0.0  # when to read the files of these ranks again
         self._halted: dict[int, int] = {}  # rank -> marked report at which reading has stopped
         self._behind = False  # whether something has been said after what may lie in files
 
@@ -63,7 +67,7 @@ class ReportFiles:
 
     def end(self) -> None:
         """Follow none of them any more."""
-        self._due.clear()
+        self._valid.clear()
         self._halted.clear()
         self._behind = False
         self._followers = []
@@ -71,7 +75,9 @@ class ReportFiles:
     @property
     def due(self) -> float:
         """The time, by the monotonic clock, at which to read though nothing is said."""
-        return 0.0 if self._behind and self._due else min(self._due.values(), default=math.inf)
+        if not self._valid:
+            return math.inf
+        return 0.0 if self._behind else self._next_read
 
     def said_until(self, event: object, rank: int | None) -> list[tuple[int, object]]:
         """Return what ranks have said until an event, and with it: each rank, message or report.
@@ -85,9 +91,10 @@ class ReportFiles:
         message = event.message if isinstance(event, Posted) else None
         if isinstance(message, bytes) and message != NOTICE:
             message = WrittenReport(message)
+        known = rank in self._valid
         if rank is not None and self._followers and not isinstance(event, Output):
             self._prepare(rank, message)
-        to_read = self._to_read(event, rank)
+        to_read = [] if message == NOTICE and known else self._to_read(event, rank)
         said: list[tuple[int, object]] = [each for of in to_read for each in self._read(of)]
         if rank is not None and message:
             said.append((rank, message))
@@ -110,7 +117,7 @@ class ReportFiles:
             self._notice(rank)
         elif message is None:  # its end: no message will come any more
             self._told(rank, math.inf)
-            self._notice(rank)
+            self._valid[rank] = 0.0  # for one read
         elif isinstance(message, Reported):
             self._told(rank, message.report - 1)  # or never will
 
@@ -118,12 +125,13 @@ class ReportFiles:
         """Return the ranks whose files are to be read before an event is taken."""
         if isinstance(event, Posted):
             self._behind |= event.message != NOTICE
-            return [rank] if rank in self._due else []
-        if isinstance(event, Output) or (event is Signal.READ_REPORTS and not self._behind):
-            now = time.monotonic()
-            return [each for each, due in self._due.items() if due <= now]
+            return [rank] if rank in self._valid else []
+        if time.monotonic() >= self._next_read:
+            self._next_read = time.monotonic() + _READ_EVERY_S
+        elif isinstance(event, Output) or (event is Signal.READ_REPORTS and not self._behind):
+            return []
         self._behind = False
-        return list(self._due)
+        return list(self._valid)
 
     def _told(self, rank: int, report: float) -> None:
         """Take note that messages have told of the reports up to one: reading goes on after it."""
@@ -133,16 +141,19 @@ class ReportFiles:
             self._notice(rank)
 
     def _notice(self, rank: int) -> None:
-        self._due[rank] = time.monotonic() + _LOOK_S
+        now = time.monotonic()
+        if not self._valid:
+            self._next_read = now + _READ_EVERY_S
+        self._valid[rank] = now + _VALID_S
 
     def _read(self, rank: int) -> Iterator[tuple[int, WrittenReport]]:
-        if time.monotonic() >= self._due[rank]:
-            del self._due[rank]
+        if time.monotonic() >= self._valid[rank]:
+            del self._valid[rank]
         for body, count in self._followers[rank].lines(TOLD):
             report = WrittenReport(body + b"}", count)
             if not body.endswith(TOLD):
                 yield rank, report
             elif report.report > self._newest[rank]:
                 self._halted[rank] = report.report
-                self._due.pop(rank, None)
+                self._valid.pop(rank, None)
                 return

@@ -141,8 +141,8 @@ class Reported:
 
 # Of a rank that leaves reports in its file of metrics alone: there are some, see `report_files`.
 NOTICE = b""
-# Seconds after a notice for which a rank gives no other.
-NOTICE_S = 0.1
+# Seconds after a notice whose reports it covers: the rank gives no other.
+NOTICE_S = 1.0
 # Last member, before the checksum, of the line of a report of which a message tells as well.
 TOLD = b',"told":true'
 
