@@ -35,6 +35,13 @@ def nothing(value: int = 0) -> int:
     return value
 
 
+def import_torch() -> str:
+    """Import PyTorch, as a task with a GPU does, and return its version."""
+    import torch
+
+    return torch.__version__
+
+
 class Echo:
     """The class of the actors."""
 
@@ -109,7 +116,12 @@ def fresh_tasks(ray: Any) -> dict[str, float]:
     """Round trips of tasks that each have their own process."""
     task = ray.remote(max_calls=1)(nothing)
     taken = [seconds(lambda: ray.get(task.remote())) for _ in range(9)]
-    return {"fresh_task": statistics.median(taken[2:])}
+    importing = ray.remote(max_calls=1)(import_torch)
+    imports = [seconds(lambda: ray.get(importing.remote())) for _ in range(8)]
+    return {
+        "fresh_task": statistics.median(taken[2:]),
+        "fresh_import": statistics.median(imports[-3:]),
+    }
 
 
 def objects(ray: Any) -> dict[str, float]:

@@ -218,3 +218,79 @@ def test_no_process_is_left_of_an_heir_that_still_imports(
         below = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
         os.kill(program.process.pid, signal.SIGKILL)
         assert survivors(below) == []
+
+
+# Tasks that get a process each, and say whether they have found a package there.
+TASKS = """
+@dray.remote(max_calls=1)
+def look(name):
+    found = name in sys.modules
+    importlib.import_module(name)
+    return found
+
+def look_until_found(name):
+    deadline, looks = time.monotonic() + PATIENCE_S, []
+    while not looks or not looks[-1]:
+        if time.monotonic() > deadline:
+            sys.exit(f"{name} was never there")
+        looks.append(dray.get(look.remote(name)))
+    return looks
+""".replace("PATIENCE_S", str(PATIENCE_S / 2))
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_tasks_import_again_and_again_the_next_ones_find(
+    tmp_path: Path, storage: Path
+) -> None:
+    code = "print(look_until_found('useful')[:2])"
+    assert lines_of(tmp_path, storage, TASKS + code) == ["[False, False]"]
+
+
+def test_what_one_worker_of_tasks_imports_nobody_else_does(
+    installed: Path, tmp_path: Path, storage: Path
+) -> None:
+    package(installed, "rare")
+    code = """
+import psutil
+dray.get(look.remote('rare'))
+print(look_until_found('useful')[:2])  # so that all that could be learned is
+print(dray.get(look.remote('rare')))
+"""
+    assert lines_of(tmp_path, storage, TASKS + code) == ["[False, False]", "False"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_tasks_with_variables_of_their_own_import_by_themselves(
+    tmp_path: Path, storage: Path
+) -> None:
+    code = """
+apart = look.options(runtime_env={"env_vars": {"WHERE": "elsewhere"}})
+look_until_found('useful')
+print(dray.get([apart.remote('useful') for _ in range(4)]))
+print(dray.get(look.remote('useful')))
+"""
+    assert lines_of(tmp_path, storage, TASKS + code) == ["[False, False, False, False]", "True"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_actors_that_are_made_again_find_what_those_before_them_had(
+    tmp_path: Path, storage: Path
+) -> None:
+    code = """
+@dray.remote
+class Model:
+    def __init__(self):
+        self.found = 'useful' in sys.modules
+        import useful
+
+    def has_found(self):
+        return self.found
+
+deadline, found = time.monotonic() + PATIENCE_S, False
+while not found and time.monotonic() < deadline:
+    model = Model.remote()
+    found = dray.get(model.has_found.remote())
+    dray.kill(model)
+print(found)
+""".replace("PATIENCE_S", str(PATIENCE_S / 2))
+    assert lines_of(tmp_path, storage, code) == ["True"]

@@ -68,6 +68,7 @@ class ForkServer:
         self._generation = generation
         self._heir: Heir | None = None
         self._unfit: set[str] = set()  # modules that an heir could not have
+        self._of_tasks: frozenset[str] = frozenset()  # modules that workers of tasks have imported
         self._driver = driver
         self._entry = entry
         self._spawn = spawn
@@ -131,7 +132,7 @@ class ForkServer:
         elif kind == wire.CANCEL:
             self._cancel(number, value)
         elif kind == wire.FORK:
-            self._fork(number, fds, value & ~wire.UNLEARNED)
+            self._fork(number, fds, value)
 
     def _is_for_heir(self, kind: bytes, number: int, value: int) -> bool:
         if self._heir is None or not self._heir.ready:
@@ -188,12 +189,12 @@ class ForkServer:
             self._unfit.add(heir.unfit)
             self._learn(heir.modules)
 
-    def _fork(self, number: int, fds: list[int], count: int) -> None:
+    def _fork(self, number: int, fds: list[int], value: int) -> None:
         """Start a worker; a failure is that of this worker alone."""
         try:
-            if len(fds) < count:  # the kernel leaves out what there is no room for
+            if len(fds) < value & ~wire.UNLEARNED:  # the kernel leaves out what has no room
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            pid = self._start(fds)
+            pid = self._start(fds, None if value & wire.UNLEARNED else self._of_tasks)
         except OSError as error:
             self._notify(wire.FAILED, number, error.errno or 0)
         else:
@@ -203,8 +204,8 @@ class ForkServer:
             for fd in fds:
                 os.close(fd)
 
-    def _start(self, fds: list[int]) -> int:
-        made = MadeResources()
+    def _start(self, fds: list[int], earlier: frozenset[str] | None) -> int:
+        made = MadeResources(earlier)
         self._open_files.make_room(made.inlet)
         try:
             pid = self._start_telling(made, fds)
@@ -323,7 +324,12 @@ class ForkServer:
 
     def _learn_from(self, made: MadeResources) -> None:
         modules, made.imported = made.imported, []
-        self._learn(modules)
+        if made.repeatable and made.earlier is not None:
+            modules += [name for name in made.repeatable if name in made.earlier]
+            self._of_tasks |= frozenset(made.repeatable)
+        made.repeatable = []
+        if modules:
+            self._learn(modules)
 
     def _clean_up_after(self, pid: int) -> None:
         made = self._made.pop(pid)

@@ -1,6 +1,11 @@
 """Modules that workers have imported beyond their fork server, and their import in its heir.
 
-If the server already has these modules, its next workers need not import them. But a fork has no
+If the server already has these modules, its next workers need not import them. A training worker
+starts again with the next training, or after a failure, so it is learned from at once. Workers of
+tasks and actors are many and stay, so it is learned from them once a worker imports what one before
+it has imported: tasks with GPUs, which get a new process each, or pools of actors.
+
+But a fork has no
 threads, so a module that starts threads must not be imported there. Nor must a module that opens a
 device, starts a process, or reads a variable that differs between ranks. This shows only when the
 module is imported, so it is imported in a fork, which is then discarded.
@@ -12,15 +17,20 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dray import host
 from dray.accelerators import families
 from dray.engines.launch import driver_fork
 from dray.engines.rpc import lifeline
 
+# Words of a worker: its server is to import these modules, or only if a later worker has them too.
+AT_ONCE, IF_REPEATED = "IMPORTED", "IMPORTED_IN_TASKS"
 # More is no training step any more.
 _MOST = 5000
+# New modules that are worth a message, and how many such messages there are at most.
+_MANY = 30
+_MOST_TELLS = 3
 # Variables that differ between the ranks of a run, besides those that show each its devices.
 _OF_A_RANK = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
@@ -43,15 +53,28 @@ def imported_since(before: frozenset[str]) -> list[str]:
     return [name for name in new if _is_installed(name)][:_MOST]
 
 
-def teller(inlet: int) -> Callable[[], None]:
-    """Return what tells a worker's fork server of all that the worker has imported from now on."""
-    inherited = frozenset(sys.modules)
+class Teller:
+    """Tells a worker's fork server of the modules that the worker imports from now on.
 
-    def tell() -> None:
-        with contextlib.suppress(OSError):  # the server is gone
-            os.write(inlet, to_line(imported_since(inherited)))
+    Args:
+        inlet: Socket to the server.
+        word: `AT_ONCE` or `IF_REPEATED`, when the server is to import them.
+    """
 
-    return tell
+    def __init__(self, inlet: int, word: str) -> None:
+        self._inlet = inlet
+        self._word = word
+        self._inherited = frozenset(sys.modules)
+        self._few = len(sys.modules) + _MANY
+        self._left = _MOST_TELLS
+
+    def look(self) -> None:
+        """Tell, if many modules are new."""
+        if self._left and len(sys.modules) > self._few:
+            self._left -= 1
+            self._few = len(sys.modules) + _MANY
+            with contextlib.suppress(OSError):  # the server is gone
+                os.write(self._inlet, to_line(self._word, imported_since(self._inherited)))
 
 
 def _is_installed(name: str) -> bool:
@@ -136,6 +159,6 @@ def _recorded_variables() -> Iterator[set[str]]:
         os.environ.__class__ = kind
 
 
-def to_line(modules: Sequence[str]) -> bytes:
+def to_line(word: str, modules: Sequence[str]) -> bytes:
     """Return modules as a worker tells them to its server."""
-    return f"IMPORTED:{','.join(modules)}:\n".encode("ascii", "ignore")
+    return f"{word}:{','.join(modules)}:\n".encode("ascii", "ignore")

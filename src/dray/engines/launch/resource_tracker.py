@@ -16,6 +16,7 @@ import contextlib
 import os
 from collections.abc import Collection
 
+from dray.engines.launch.learned_imports import AT_ONCE, IF_REPEATED
 from dray.engines.rpc import sockets
 
 _SHARED_MEMORY = "/dev/shm"
@@ -24,18 +25,25 @@ _SHARED_MEMORY = "/dev/shm"
 class MadeResources:
     """The named shared memory and semaphores of one worker; made before the worker is.
 
+    Args:
+        earlier: Modules that workers of tasks have imported so far; None if this worker has another
+            environment than its server, which then learns nothing from its tasks.
+
     Attributes:
-        imported: Modules that it has imported, and has told.
+        imported: Modules that it has imported, for its server to import.
+        repeatable: Modules that it has imported, for its server to import if other workers do too.
         to_tell: Data for the worker to hear, which it has not taken yet.
         inlet: Pipe end for the worker and what it starts.
         outlet: Pipe end that is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: frozenset[str] | None) -> None:
+        self.earlier = earlier
         outlet, inlet = sockets.socket_pair()
         outlet.setblocking(False)
         self.outlet, self.inlet = outlet.detach(), inlet.detach()
-        self.imported: list[str] = []  # modules, as `learned_imports` tells them
+        self.imported: list[str] = []
+        self.repeatable: list[str] = []
         self.to_tell = b""
         self._names: set[tuple[str, str]] = set()
         self._rest = b""
@@ -67,8 +75,10 @@ class MadeResources:
             self._names.add((kind, name))
         elif word == "UNREGISTER":
             self._names.discard((kind, name))
-        elif word == "IMPORTED":
+        elif word == AT_ONCE:
             self.imported = name.split(",")
+        elif word == IF_REPEATED:
+            self.repeatable = name.split(",")
 
     def remove(self, living: Collection[MadeResources]) -> None:
         """Remove what is left, unless a worker that lives uses it too."""

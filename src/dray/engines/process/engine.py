@@ -228,10 +228,12 @@ class ProcessEngine(LocalEngine):
         return self._servers.get(Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
 
     def _fork_worker(self, worker: WorkerProcess, fds: Sequence[int]) -> None:
+        # Modules that read other variables as they are imported were learned without these.
+        learned = not (worker.runtime_env[0] or self._runtime_env.env_vars)
         try:
-            self._task_server().fork(worker, worker.node, fds)
+            self._task_server().fork(worker, worker.node, fds, learned=learned)
         except EngineError:  # a server that was killed: the next one serves
-            self._task_server().fork(worker, worker.node, fds)
+            self._task_server().fork(worker, worker.node, fds, learned=learned)
 
     def _kill_worker(self, worker: WorkerProcess) -> None:
         for server in self._servers.of(worker.number):

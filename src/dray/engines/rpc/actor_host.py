@@ -28,17 +28,12 @@ if TYPE_CHECKING:
     from dray.engines.runtime import Args, Function, Kwargs
 
 
-# New modules that are worth a message, and how many such messages there are at most.
-_MANY_MODULES = 30
-_MOST_TELLS = 3
-
-
 class ActorHost:
     """Serves one actor until the driver says stop or goes away.
 
     Args:
         enter_environment: Puts this process where the first message says.
-        tell_imports: Called, not often, when it has imported many modules.
+        after_steps: Called after each call, and with each message, as a step has ended.
         doorbell: Wakes the driver when it is written to; without one, every message does.
     """
 
@@ -46,7 +41,7 @@ class ActorHost:
         self,
         connection: Connection,
         enter_environment: Callable[[wire.Begin], None],
-        tell_imports: Callable[[], object] | None = None,
+        after_steps: Callable[[], object] = lambda: None,
         doorbell: socket.socket | None = None,
     ) -> None:
         self._connection = connection
@@ -61,9 +56,7 @@ class ActorHost:
         self._made = threading.Event()
         self._over = False
         self._pid = os.getpid()
-        self._tell_imports = tell_imports
-        self._tells = 0 if tell_imports is None else _MOST_TELLS
-        self._few_modules = len(sys.modules) + _MANY_MODULES
+        self._after_steps = after_steps
 
     def serve(self) -> None:
         """Make the actor, then run its calls in the order they come, until it is stopped."""
@@ -74,8 +67,7 @@ class ActorHost:
         self._made.set()
         while (call := self._calls.get()) is not None:
             self._send(self._answer(call))
-            if self._tells:
-                self._look_at_imports()
+            self._after_steps()
         close_actor(self._actor)
         self._over = True
         self._send(wire.Left())
@@ -92,16 +84,7 @@ class ActorHost:
             self._send_quietly(wire.QUIET + message)
         else:
             self._send_quietly(wire.QUIET_PICKLED + pickle.dumps(message, protocol=5))
-        if self._tells:
-            self._look_at_imports()
-
-    def _look_at_imports(self) -> None:
-        """Tell what has been imported: after a call, or with a message, as a step has ended."""
-        if len(sys.modules) > self._few_modules:
-            assert self._tell_imports is not None
-            self._tells -= 1
-            self._few_modules = len(sys.modules) + _MANY_MODULES
-            self._tell_imports()
+        self._after_steps()
 
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
@@ -377,7 +360,7 @@ def run_to_end(serve: Callable[[], int | None], *, waits_for_children: bool = Tr
 
 
 def run(
-    connection: Connection, tell_imports: Callable[[], object], doorbell: socket.socket | None
+    connection: Connection, after_steps: Callable[[], object], doorbell: socket.socket | None
 ) -> NoReturn:
     """Run a worker process to its end."""
-    run_to_end(ActorHost(connection, enter_environment, tell_imports, doorbell).serve)
+    run_to_end(ActorHost(connection, enter_environment, after_steps, doorbell).serve)

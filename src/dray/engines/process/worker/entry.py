@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-from dray.engines.launch import learned_imports
+from dray.engines.launch.learned_imports import AT_ONCE, Teller
 from dray.engines.process.worker import worker
 from dray.engines.rpc import actor_host
 from dray.engines.rpc.sockets import socket_of
@@ -31,7 +31,7 @@ def run(inlet: int, fds: Sequence[int]) -> NoReturn:
         worker.run(inlet, fds)
     line, session, doorbell = fds
     worker.attach_when_used(socket_of(session))
-    actor_host.run(Connection(line), learned_imports.teller(inlet), socket_of(doorbell))
+    actor_host.run(Connection(line), Teller(inlet, AT_ONCE).look, socket_of(doorbell))
 
 
 def _is_of_tasks(fds: Sequence[int]) -> bool:

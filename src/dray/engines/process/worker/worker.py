@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dray import session
 from dray.engines import thread_limits
+from dray.engines.launch.learned_imports import IF_REPEATED, Teller
 from dray.engines.process.leader_follower import Waiter
 from dray.engines.process.objects import references
 from dray.engines.process.objects.shared_memory import Arena, SpillFile
@@ -57,6 +58,7 @@ class TaskWorker:
         self._arena = arena
         self._disk = disk
         self._attaching = attaching
+        self._imports = Teller(control.fileno(), IF_REPEATED)
         self._work: deque[Message] = deque()
         self._idle: Waiter | None = None
         self._kinds: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
@@ -91,6 +93,7 @@ class TaskWorker:
         while not self._over:
             if self._work:
                 self._do(self._work.popleft())
+                self._imports.look()
             else:
                 self._rest()
         if self.calls is not None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import ray
 from ray._private import auto_init_hook, services
 
-from dray.engines.launch import learned_imports
+from dray.engines.launch.learned_imports import AT_ONCE, Teller
 from dray.engines.ray.connect import own_breakpoint
 from dray.engines.ray.workers import driver_environment, gpu_variables
 from dray.engines.rpc import actor_host, wire
@@ -34,7 +34,7 @@ def limits_threads(fds: Sequence[int]) -> bool:
 def run(inlet: int, fds: Sequence[int]) -> NoReturn:
     """Run a worker to its end; `fds` has a connection to the driver alone."""
     (line,) = fds
-    actor_host.run(Connection(line), learned_imports.teller(inlet), None)
+    actor_host.run(Connection(line), Teller(inlet, AT_ONCE).look, None)
 
 
 class Membership(NamedTuple):
