@@ -10,6 +10,7 @@ TO_STEP = "start to first optimizer step"
 REFIT = "second fit() to first optimizer step"
 RECOVERY = "kill -9 to next optimizer step"
 PER_STEP = "one step"
+FORK = "bare fork"
 FITS, STEPS = 3, 300
 
 
@@ -17,6 +18,10 @@ def gpu(options: Options) -> list[Case]:
     """One worker on one NVIDIA GPU: start, second fit, recovery, one step."""
 
     def sample(name: str) -> Sample:
+        if name == FORK:
+            script = str(options.programs / "program_gpu.py")
+            finished = run([options.python, script, "fork", "1", str(FITS), "0"])
+            return Sample({REFIT: finished.between("called", "stepped", 1)})
         finished = run(options.command(name, "gpu", 1, FITS, STEPS))
         values = {
             TO_STEP: finished.until("stepped", 0),
@@ -34,11 +39,12 @@ def gpu(options: Options) -> list[Case]:
         *(Comparison(TO_STEP, DRAY, peer) for peer in peers),
         *(Comparison(PER_STEP, DRAY, peer) for peer in peers),
         Comparison(REFIT, DRAY),
+        Comparison(REFIT, DRAY, FORK),
         Comparison(REFIT, DRAY, RAY),
         Comparison(RECOVERY, DRAY),
         Comparison(RECOVERY, DRAY, RAY),
     )
-    return [Case("1 worker", "s", options.in_turn(sample, DRAY, *peers), comparisons)]
+    return [Case("1 worker", "s", options.in_turn(sample, DRAY, FORK, *peers), comparisons)]
 
 
 MEASURES: dict[str, Callable[[Options], list[Case]]] = {"gpu": gpu}

@@ -2,6 +2,7 @@
 
 Arguments: the library, the number of workers (1), the number of fits, and the number of measured
 steps. If there are several fits, the worker kills itself once after the first step of the last one.
+The library "fork" is none: each fit is a bare fork of a process that has imported PyTorch.
 """
 
 import importlib
@@ -66,11 +67,24 @@ def _report(library: str) -> Any:
     return lambda metrics: None
 
 
+def fork_for_each_fit(fits: int, config: dict[str, Any]) -> None:
+    importlib.import_module("torch._dynamo")  # with PyTorch, and what an optimizer imports
+    for _ in range(fits):
+        record("called")
+        pid = os.fork()
+        if pid == 0:
+            train(config)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
 if __name__ == "__main__":
     library, _, fits, steps = sys.argv[1:]
     config = {"library": library, "steps": int(steps), "kill": False}
     if library == "plain":
         train(config)
+    elif library == "fork":
+        fork_for_each_fit(int(fits), config | {"steps": 0})
     elif library == "torchrun":
         from torch import distributed
 
