@@ -5,10 +5,9 @@ starts again with the next training, or after a failure, so it is learned from a
 tasks and actors are many and stay, so it is learned from them once a worker imports what one before
 it has imported: tasks with GPUs, which get a new process each, or pools of actors.
 
-But a fork has no
-threads, so a module that starts threads must not be imported there. Nor must a module that opens a
-device, starts a process, or reads a variable that differs between ranks. This shows only when the
-module is imported, so it is imported in a fork, which is then discarded.
+But a fork has no threads, so a module that starts threads must not be imported there. Nor must a
+module that opens a device, starts a process, or reads a variable that differs between ranks. This
+shows only when the module is imported, so it is imported in a fork, which is then discarded.
 """
 
 from __future__ import annotations
