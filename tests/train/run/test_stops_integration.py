@@ -208,9 +208,9 @@ def test_a_rank_that_fails_while_a_run_concludes_does_not_undo_it(storage: Path)
 
 
 @pytest.mark.usefixtures("process_engine")
-@pytest.mark.parametrize(("pause_s", "last"), [(1, 4), (10**9, 0)])
+@pytest.mark.parametrize(("pause_s", "last"), [(1, {4, 5}), (10**9, {0})])
 def test_a_run_concludes_as_long_as_reports_come(
-    storage: Path, monkeypatch: pytest.MonkeyPatch, pause_s: int, last: int
+    storage: Path, monkeypatch: pytest.MonkeyPatch, pause_s: int, last: set[int]
 ) -> None:
     monkeypatch.setenv("DRAY_CONCLUDE_GRACE_S", "3")
 
@@ -225,12 +225,12 @@ def test_a_run_concludes_as_long_as_reports_come(
         dray.train.collective.barrier()
         while "CONCLUDING" not in (storage / "run/events.jsonl").read_text():
             threading.Event().wait(0.01)
-        dray.train.report({"step": 4})  # and stops here
+        dray.train.report({"step": 4})  # and stops here, or after it, if it was not asked yet
 
     fit(train, storage, callbacks=[StopAt(0)])
     lines = (storage / "run/metrics/rank-00001.jsonl").read_text().splitlines()
-    assert json.loads(lines[-1])["metrics"] == {"step": last}
-    why = "grace over" if last == 0 else "train function ended on every rank"
+    assert json.loads(lines[-1])["metrics"]["step"] in last
+    why = "grace over" if last == {0} else "train function ended on every rank"
     assert told(storage)[4:] == [("FINISHING", why), ("FINISHED", "all workers gone")]
 
 
