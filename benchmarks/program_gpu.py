@@ -84,7 +84,7 @@ if __name__ == "__main__":
     if library == "plain":
         train(config)
     elif library == "fork":
-        fork_for_each_fit(int(fits), config | {"steps": 0})
+        fork_for_each_fit(int(fits), config)
     elif library == "torchrun":
         from torch import distributed
 

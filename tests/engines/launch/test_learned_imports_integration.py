@@ -27,13 +27,16 @@ def look(packages):
 def fit_with(*packages):
     return fit(lambda: look(packages)).return_value
 
-def fit_until_found(package, *others):
+def until(is_found, look):
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        found, server = fit_with(package, *others)
-        if package in found:
-            return found, server
-    sys.exit(f"{package} was never there")
+        seen = look()
+        if is_found(seen):
+            return seen
+    sys.exit("it was never there")
+
+def fit_until_found(package, *others):
+    return until(lambda seen: package in seen[0], lambda: fit_with(package, *others))
 """.replace("PATIENCE_S", str(PATIENCE_S / 2))
 
 
@@ -229,13 +232,10 @@ def look(name):
     return found
 
 def look_until_found(name):
-    deadline, looks = time.monotonic() + PATIENCE_S, []
-    while not looks or not looks[-1]:
-        if time.monotonic() > deadline:
-            sys.exit(f"{name} was never there")
-        looks.append(dray.get(look.remote(name)))
+    looks = []
+    until(bool, lambda: looks.append(dray.get(look.remote(name))) or looks[-1])
     return looks
-""".replace("PATIENCE_S", str(PATIENCE_S / 2))
+"""
 
 
 @pytest.mark.usefixtures("installed")
@@ -251,7 +251,6 @@ def test_what_one_worker_of_tasks_imports_nobody_else_does(
 ) -> None:
     package(installed, "rare")
     code = """
-import psutil
 dray.get(look.remote('rare'))
 print(look_until_found('useful')[:2])  # so that all that could be learned is
 print(dray.get(look.remote('rare')))
@@ -286,11 +285,12 @@ class Model:
     def has_found(self):
         return self.found
 
-deadline, found = time.monotonic() + PATIENCE_S, False
-while not found and time.monotonic() < deadline:
+def look_in_actor():
     model = Model.remote()
     found = dray.get(model.has_found.remote())
     dray.kill(model)
-print(found)
-""".replace("PATIENCE_S", str(PATIENCE_S / 2))
+    return found
+
+print(until(bool, look_in_actor))
+"""
     assert lines_of(tmp_path, storage, code) == ["True"]

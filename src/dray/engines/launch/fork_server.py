@@ -328,8 +328,7 @@ class ForkServer:
             modules += [name for name in made.repeatable if name in made.earlier]
             self._of_tasks |= frozenset(made.repeatable)
         made.repeatable = []
-        if modules:
-            self._learn(modules)
+        self._learn(modules)
 
     def _clean_up_after(self, pid: int) -> None:
         made = self._made.pop(pid)
