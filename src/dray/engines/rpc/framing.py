@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import struct
 from collections import deque
 from typing import Any
 
@@ -11,6 +12,7 @@ from dray.engines.rpc.sockets import NO_SIGNAL
 
 Message = tuple[Any, ...]  # a word, and what it takes
 _HEAD = 4
+_LENGTH = struct.Struct(">I")
 _LONG_HEAD, _LONG = 12, (1 << 32) - 1  # of `multiprocessing`, which does not stop at 2 GiB
 # Python allocates as much for each read, and gives it back; more than this takes system calls.
 _CHUNK = 1 << 16
@@ -19,7 +21,7 @@ _CHUNK = 1 << 16
 def encode(message: Message | list[Message]) -> bytes:
     """Return a message, or several in one frame, which costs less, as it goes over the socket."""
     body = pickle.dumps(message, 5)
-    return len(body).to_bytes(_HEAD, "big") + body
+    return _LENGTH.pack(len(body)) + body
 
 
 class Inbox:
@@ -55,7 +57,7 @@ class Inbox:
                 messages.append(found)
         return messages
 
-    def receive_raw(self, flags: int = 0) -> list[memoryview] | None:
+    def receive_raw(self, flags: int = 0) -> list[bytes | memoryview] | None:
         """The same; returns the messages as they came over the socket."""
         self.has_more = False
         if self._large is not None:
@@ -71,12 +73,11 @@ class Inbox:
         if self._rest:
             data = self._rest + data
         self.has_more = len(data) >= _CHUNK
-        frames: list[memoryview] = []
+        frames: list[bytes | memoryview] = []
         at, size = 0, len(data)
-        view = memoryview(data)
         while size - at >= _HEAD:
             start = at + _HEAD
-            length = int.from_bytes(data[at:start], "big")
+            (length,) = _LENGTH.unpack_from(data, at)
             if length == _LONG:
                 if size - at < _LONG_HEAD:
                     break
@@ -86,17 +87,19 @@ class Inbox:
             if end > size:
                 if end - size > _CHUNK:
                     whole = bytearray(end - at)
-                    whole[: size - at] = view[at:]
+                    whole[: size - at] = data[at:]
                     self._large, self._filled = (whole, start - at), size - at
                     self._rest, self.has_more = b"", True
                     return frames or self._fill(whole, start - at, flags)
                 break
-            frames.append(view[start:end])
+            frames.append(data[start:end])
             at = end
         self._rest = data[at:]
         return frames
 
-    def _fill(self, whole: bytearray, start: int, flags: int) -> list[memoryview] | None:
+    def _fill(
+        self, whole: bytearray, start: int, flags: int
+    ) -> list[bytes | memoryview] | None:
         """Read more of a large message, so that it is put together only once."""
         view = memoryview(whole)[self._filled :]
         self.has_more = False
