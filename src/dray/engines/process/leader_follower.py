@@ -24,9 +24,11 @@ from dray.errors.base import of_end
 from dray.interrupts import pending
 
 T = TypeVar("T")
-# Seconds without a reader before the background thread reads. It looks that often while a
-# program asks again and again, which costs less than to be woken each time.
-_LINGER_S = 0.001
+# Seconds without a reader before the background thread reads. It looks that often while a program
+# asks again and again, which costs less than to be woken each time. Each look takes the GIL from
+# the program, so it looks less and less often while the program asks so many times a second.
+_LINGER_S, _LONGEST_LINGER_S = 0.001, 0.008
+_OFTEN = 2000
 
 # To fall asleep and be woken takes a thread tens of microseconds on a core of its own, and a core
 # that was idle is slow at first: calls one at a time are twice as fast if those who wait stay
@@ -338,7 +340,7 @@ class LeaderFollowers:
             self._thread = thread
 
     def _stand_in(self) -> None:
-        me, seen = self._background, -1
+        me, seen, linger_s = self._background, -1, _LINGER_S
         assert me is not None
         while not self._closed:
             with self._counting:
@@ -347,7 +349,9 @@ class LeaderFollowers:
             if self._parked:
                 me.sleep(None)
             elif not quiet:
-                me.sleep(_LINGER_S)
+                often = visits - seen >= _OFTEN * linger_s
+                linger_s = min(2 * linger_s, _LONGEST_LINGER_S) if often else _LINGER_S
+                me.sleep(linger_s)
             else:
                 self._lead_for_nobody(me)
             seen = visits
