@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -170,13 +170,18 @@ class LeaderFollowers:
         finally:
             self._leave()
 
-    def read_once(self) -> bool:
-        """Read once, if nobody else does; return whether it did."""
+    def read_for(self, found: Collection[object]) -> bool:
+        """Read once, unless something is found already; return False if another thread reads.
+
+        Args:
+            found: Grows as this is read, by whatever thread.
+        """
         if not self._baton.acquire(blocking=False):
             return False
         self._reading_thread = threading.get_ident()
         try:
-            self._read(None)
+            if not found:  # not looked at before: another thread may have read until then
+                self._read(None)
         finally:
             self._put_down()
             if self._followers:

@@ -8,7 +8,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from dray import host, session
@@ -141,12 +141,19 @@ class WorkerRuntime(ProcessRuntime):
         with contextlib.suppress(OSError):
             os.write(self._wake, b"\0")
 
-    def wait_for_work(self, waiter: Waiter) -> None:
-        """Wait until there is work, or perhaps not yet."""
+    def read_for_work(self, work: Collection[Message]) -> bool:
+        """Read, if this thread alone does, until something has come; return whether it did."""
         self._idle = True  # nothing runs that a signal might have to interrupt
         try:
-            if self.may_be_interrupted or not self._readers.read_once():
-                self._readers.wait(waiter)
+            return not self.may_be_interrupted and self._readers.read_for(work)
+        finally:
+            self._idle = False
+
+    def wait_for_work(self, waiter: Waiter) -> None:
+        """Wait until there is work, or perhaps not yet, while other threads read."""
+        self._idle = True
+        try:
+            self._readers.wait(waiter)
         finally:
             self._idle = False
 

@@ -103,6 +103,8 @@ class TaskWorker:
     def _rest(self) -> None:
         if self.runtime.table.dropped or self.runtime.table.unpinned:
             self.runtime.settle()
+        if self.runtime.read_for_work(self._work):
+            return
         waiter = self._idle = Waiter()
         if not self._work and not self._over:  # another thread may have ended it meanwhile
             self.runtime.wait_for_work(waiter)
