@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +92,38 @@ def test_who_is_woken_to_read_and_does_not_wakes_another(answers: Answers) -> No
         answers.answer(number)
         thread.join(10)
         assert answers.waiters[number].done
+
+
+def test_what_is_found_already_is_not_waited_for(answers: Answers) -> None:
+    """Another thread may read work between this one's look and its turn to read."""
+    answers.answer(0)
+    assert answers.readers.read_for(["work"])
+    assert not answers.waiters[0].done  # it was not read
+    assert answers.readers.read_for([])
+    assert answers.waiters[0].done
+
+
+def _switches(thread: threading.Thread) -> int:
+    """Return how often a thread has gone to sleep."""
+    status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of a thread's switches")
+def test_the_background_thread_leaves_a_program_alone_that_asks_on(answers: Answers) -> None:
+    answers.readers.start_background("background")
+    background = answers.readers._thread
+    assert background is not None
+    began, asked, before = time.monotonic(), 0, _switches(background)
+    while (took := time.monotonic() - began) < 1:
+        waiter = answers.waiters[0] = Waiter()
+        answers.answer(0)
+        answers.readers.wait(waiter)
+        asked += 1
+    looks = _switches(background) - before
+    if asked > 10_000 * took:  # else the machine is so busy that the program did not ask often
+        assert looks < 400 * took, f"{looks} looks in {took:.1f} s of {asked} questions"
+    late = answers.waiters[1]
+    answers.answer(1)  # nobody waits: the background thread reads it
+    late.sleep(20)
+    assert late.done

@@ -188,15 +188,18 @@ class LeaderFollowers:
                 self._promote()
         return True
 
-    def look(self) -> None:
+    def look(self, calls: int) -> None:
         """Read what is there already, unless another thread of the program reads.
 
         A thread that submits without pause holds the GIL: the background thread gets it every 5 ms,
         and needs it three times to read once.
+
+        Args:
+            calls: So many calls the program has made since the last look.
         """
         if self.reads_here():
             return
-        self._enter()
+        self._enter(calls)
         try:
             if self._end is None and self._takes_over():
                 self._reading_thread = threading.get_ident()
@@ -318,10 +321,10 @@ class LeaderFollowers:
                 follower.wake()
                 return
 
-    def _enter(self) -> None:
+    def _enter(self, visits: int = 1) -> None:
         with self._counting:
             self._waiting_threads += 1
-            self._visits += 1
+            self._visits += visits
 
     def _leave(self) -> None:
         with self._counting:

@@ -148,7 +148,7 @@ class DriverRuntime(ProcessRuntime):
         self._submitted += 1
         if self._submitted >= _SUBMITTED and not self.lock.is_mine():
             self._submitted = 0
-            self._readers.look()
+            self._readers.look(_SUBMITTED)
         return answer
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
