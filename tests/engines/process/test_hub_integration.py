@@ -17,7 +17,7 @@ import dray.testing
 from dray import session
 from dray.engines.process.hub.driver import DriverRuntime
 from dray.engines.process.hub.hub import Hub
-from dray.engines.rpc.framing import Inbox
+from dray.engines.rpc.framing import Frame, Inbox
 from dray.errors import (
     ActorUnavailableError,
     EngineError,
@@ -52,7 +52,7 @@ def test_a_result_counts_though_its_process_ends_before_it_is_read(
         on_exit(self, *arguments)
         ended.set()
 
-    def late(self: Inbox, flags: int = 0) -> list[memoryview] | None:
+    def late(self: Inbox, flags: int = 0) -> list[Frame] | None:
         frames = received(self, flags)
         if any(b"done" in bytes(frame) for frame in frames or ()):
             gate.open()

@@ -11,6 +11,7 @@ from typing import Any
 from dray.engines.rpc.sockets import NO_SIGNAL
 
 Message = tuple[Any, ...]  # a word, and what it takes
+Frame = bytes | memoryview  # a message as it came, without its length
 _HEAD = 4
 _LENGTH = struct.Struct(">I")
 _LONG_HEAD, _LONG = 12, (1 << 32) - 1  # of `multiprocessing`, which does not stop at 2 GiB
@@ -57,7 +58,7 @@ class Inbox:
                 messages.append(found)
         return messages
 
-    def receive_raw(self, flags: int = 0) -> list[bytes | memoryview] | None:
+    def receive_raw(self, flags: int = 0) -> list[Frame] | None:
         """The same; returns the messages as they came over the socket."""
         self.has_more = False
         if self._large is not None:
@@ -73,7 +74,7 @@ class Inbox:
         if self._rest:
             data = self._rest + data
         self.has_more = len(data) >= _CHUNK
-        frames: list[bytes | memoryview] = []
+        frames: list[Frame] = []
         at, size = 0, len(data)
         while size - at >= _HEAD:
             start = at + _HEAD
@@ -97,9 +98,7 @@ class Inbox:
         self._rest = data[at:]
         return frames
 
-    def _fill(
-        self, whole: bytearray, start: int, flags: int
-    ) -> list[bytes | memoryview] | None:
+    def _fill(self, whole: bytearray, start: int, flags: int) -> list[Frame] | None:
         """Read more of a large message, so that it is put together only once."""
         view = memoryview(whole)[self._filled :]
         self.has_more = False

@@ -19,7 +19,7 @@ from typing import Any
 
 from dray.engines.base import Actor, Died, Mailbox, Output, Posted
 from dray.engines.rpc import wire
-from dray.engines.rpc.framing import Inbox
+from dray.engines.rpc.framing import Frame, Inbox
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.output_pipe import OutputPipe
 from dray.engines.rpc.sockets import NO_SIGNAL
@@ -136,7 +136,7 @@ class RemoteActor(Actor):
     def on_hangup(self) -> None:
         """Called when the process closes its connection, which is before its end is told."""
 
-    def _deal(self, frames: Sequence[memoryview]) -> bool:
+    def _deal(self, frames: Sequence[Frame]) -> bool:
         """Take messages of the process; return whether all of them have been taken.
 
         A message that is not quiet comes after all earlier messages of other processes. It may have
@@ -155,7 +155,7 @@ class RemoteActor(Actor):
                 self._take(pickle.loads(frame))
         return True
 
-    def _deal_late(self, frames: Sequence[memoryview]) -> None:
+    def _deal_late(self, frames: Sequence[Frame]) -> None:
         try:
             self._deal(frames)
         except Exception as error:  # noqa: BLE001 (it concerns that process alone)
