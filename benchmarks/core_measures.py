@@ -1,11 +1,14 @@
 """The measures of tasks, actors and objects: dray's engines against Ray Core."""
 
+import contextlib
 from collections.abc import Callable
 
 from benchmarks.cases import DRAY, DRAY_ON_RAY, RAY_CORE, Case, Comparison, Options, Sample
-from benchmarks.harness import Record, run
+from benchmarks.harness import Program, Record, run
+from dray import host
 
 COPY = "one memory copy"
+BARE = "two bare processes"
 
 TASK_ROUND_TRIPS = "tasks, one at a time"
 TASKS = "tasks, 5,000 at once"
@@ -40,26 +43,39 @@ _TIMES = {
 _CPUS = 2
 
 
+_RATE_COMPARISONS = (
+    *(Comparison(quantity, DRAY, RAY_CORE, 15, at_least=True) for quantity in _RATES),
+    *(Comparison(q, who, BARE) for who in (DRAY, RAY_CORE) for q in (CALL_ROUND_TRIPS, CALLS)),
+)
+
+
 def _measured(options: Options, name: str, part: str) -> Record:
     """Run the program; Ray, and dray on Ray, start their own Ray on this machine."""
     engine = "ray" if name == DRAY_ON_RAY else "process"
-    return run(options.command(name, "core", _CPUS, engine, part)).last("measured")
+    program = "bare" if name == BARE else "core"
+    return run(options.command(name, program, _CPUS, engine, part)).last("measured")
 
 
 def core_rates(options: Options) -> list[Case]:
-    """Tasks and calls of actors in a second."""
+    """Tasks and calls of actors in a second, alone and beside programs that use all cores."""
 
     def sample(name: str) -> Sample:
         told = _measured(options, name, "rates")
-        return Sample({quantity: told[key] for quantity, key in _RATES.items()})
+        return Sample({quantity: told[key] for quantity, key in _RATES.items() if key in told})
 
-    comparisons = tuple(
-        Comparison(quantity, name, RAY_CORE, target, at_least=True)
-        for name, target in ((DRAY, 15), (DRAY_ON_RAY, 0.9))
-        for quantity in _RATES
-    )
-    contestants = options.in_turn(sample, DRAY, DRAY_ON_RAY, RAY_CORE)
-    return [Case(f"{_CPUS} CPUs", "a second", contestants, comparisons)]
+    def beside_busy(name: str) -> Sample:
+        with contextlib.ExitStack() as processes:
+            for _ in range(host.cpu_count()):
+                processes.enter_context(Program([options.python, "-c", "while True: pass"]))
+            return sample(name)
+
+    on_ray = (Comparison(q, DRAY_ON_RAY, RAY_CORE, 0.9, at_least=True) for q in _RATES)
+    alone = options.in_turn(sample, DRAY, BARE, DRAY_ON_RAY, RAY_CORE)
+    busy = options.in_turn(beside_busy, DRAY, BARE, RAY_CORE)
+    return [
+        Case(f"{_CPUS} CPUs", "a second", alone, (*_RATE_COMPARISONS, *on_ray)),
+        Case(f"{_CPUS} CPUs, all cores busy", "a second", busy, _RATE_COMPARISONS),
+    ]
 
 
 def core_times(options: Options) -> list[Case]:
