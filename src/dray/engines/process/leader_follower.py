@@ -26,7 +26,8 @@ from dray.interrupts import pending
 T = TypeVar("T")
 # Seconds without a reader before the background thread reads. It looks that often while a program
 # asks again and again, which costs less than to be woken each time. Each look takes the GIL from
-# the program, so it looks less and less often while the program asks so many times a second.
+# the program, so it looks less and less often while the program asks so many times a second. Who
+# asks only now and then, and awaits answers in an event loop, needs this thread after the first.
 _LINGER_S, _LONGEST_LINGER_S = 0.001, 0.008
 _OFTEN = 2000
 
@@ -357,10 +358,11 @@ class LeaderFollowers:
             if self._parked:
                 me.sleep(None)
             elif not quiet:
+                me.sleep(linger_s)
                 often = visits - seen >= _OFTEN * linger_s
                 linger_s = min(2 * linger_s, _LONGEST_LINGER_S) if often else _LINGER_S
-                me.sleep(linger_s)
             else:
+                linger_s = _LINGER_S
                 self._lead_for_nobody(me)
             seen = visits
 
