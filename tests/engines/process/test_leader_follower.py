@@ -109,20 +109,27 @@ def _switches(thread: threading.Thread) -> int:
     return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of a thread's switches")
-def test_the_background_thread_leaves_a_program_alone_that_asks_on(answers: Answers) -> None:
-    answers.readers.start_background("background")
+def _looks_while_asking(answers: Answers, seconds: float) -> int:
+    """Ask without pause for a while; return how often the background thread has slept."""
     background = answers.readers._thread
     assert background is not None
-    began, asked, before = time.monotonic(), 0, _switches(background)
-    while (took := time.monotonic() - began) < 1:
+    before, end = _switches(background), time.monotonic() + seconds
+    while time.monotonic() < end:
         waiter = answers.waiters[0] = Waiter()
         answers.answer(0)
         answers.readers.wait(waiter)
-        asked += 1
-    looks = _switches(background) - before
-    if asked > 10_000 * took:  # else the machine is so busy that the program did not ask often
-        assert looks < 400 * took, f"{looks} looks in {took:.1f} s of {asked} questions"
+    return _switches(background) - before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's count of a thread's switches")
+def test_the_background_thread_leaves_a_program_alone_that_asks_on(answers: Answers) -> None:
+    answers.readers.start_background("background")
+    # One look a millisecond would be 100. Where another process has the core for long, the program
+    # does not ask on: so it has several tries.
+    looks = [_looks_while_asking(answers, 0.1)]
+    while looks[-1] > 40 and len(looks) < 100:
+        looks.append(_looks_while_asking(answers, 0.1))
+    assert looks[-1] <= 40, f"{looks} looks in a tenth of a second each"
     late = answers.waiters[1]
     answers.answer(1)  # nobody waits: the background thread reads it
     late.sleep(20)
