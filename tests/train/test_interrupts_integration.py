@@ -291,4 +291,4 @@ def test_ctrl_c_is_not_heard_after_all_that_a_slow_callback_lags_behind(storage:
         fit(train, storage, callbacks=[tracker])
     made = {path.read_text().count("\n") for path in storage.glob("run/metrics/*.jsonl")}
     assert made == {tracker.heard}
-    assert tracker.heard < 100
+    assert tracker.heard < 1000  # 20 or 30, and one more for each 10 ms that the stop takes
