@@ -12,45 +12,34 @@ from typing import Any
 
 from benchmarks.program_core import MANY, ONE_BY_ONE, seconds
 from benchmarks.records import record
+from dray.engines.rpc.framing import Inbox, encode
 
-_LENGTH = 4
 _PIECE = 128  # so many calls go in one message if many are made at once
 _ARGUMENTS: tuple[Any, Any] = ((7,), {})
 
 
-class Line:
-    """A socket for pickled messages, each with its length before it."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self._file = sock.makefile("rb")
-
-    def send(self, message: object) -> None:
-        body = pickle.dumps(message, 5)
-        self._sock.sendall(len(body).to_bytes(_LENGTH, "big") + body)
-
-    def receive(self) -> Any:
-        """Return the next message; None at the end."""
-        head = self._file.read(_LENGTH)
-        return pickle.loads(self._file.read(int.from_bytes(head, "big"))) if head else None
-
-
-def serve(line: Line) -> None:
+def serve(sock: socket.socket) -> None:
     """Answer calls until the caller ends."""
-    while (calls := line.receive()) is not None:
+    inbox = Inbox(sock)
+    while (calls := inbox.receive()) is not None:
         answers = []
         for number, payload in calls:
             (value,), _ = pickle.loads(payload)
             answers.append((number, pickle.dumps(value, 5)))
-        line.send(answers)
+        sock.sendall(encode(answers))
 
 
-def call(line: Line, count: int) -> None:
+def call(sock: socket.socket, inbox: Inbox, count: int) -> None:
     """Make some calls at once, and wait for their answers."""
-    line.send([(number, pickle.dumps(_ARGUMENTS, 5)) for number in range(count)])
-    for _, payload in line.receive():
-        if pickle.loads(payload) != 7:
-            raise AssertionError("the results are not what they should be")
+    sock.sendall(encode([(number, pickle.dumps(_ARGUMENTS, 5)) for number in range(count)]))
+    values: list[Any] = []
+    while len(values) < count:
+        answers = inbox.receive()
+        if answers is None:
+            raise ConnectionError("the other process has ended")
+        values += [pickle.loads(payload) for _, payload in answers]
+    if values != [7] * count:
+        raise AssertionError("the results are not what they should be")
 
 
 def rate(work: Callable[[int], None], count: int) -> float:
@@ -64,18 +53,18 @@ def main() -> None:
     here, there = socket.socketpair()
     if os.fork() == 0:
         here.close()
-        serve(Line(there))
+        serve(there)
         os._exit(0)
     there.close()
-    line = Line(here)
+    inbox = Inbox(here)
 
     def one_by_one(count: int) -> None:
         for _ in range(count):
-            call(line, 1)
+            call(here, inbox, 1)
 
     def in_pieces(count: int) -> None:
         for _ in range(count // _PIECE):
-            call(line, _PIECE)
+            call(here, inbox, _PIECE)
 
     record(
         "measured",
